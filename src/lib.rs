@@ -1,0 +1,6 @@
+//! Sluice: Envoy's rate-limit service over a ledger.
+//!
+//! The modules in reading order; each may use only those below it.
+
+pub mod registry;
+pub mod limit;

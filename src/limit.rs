@@ -1,0 +1,117 @@
+//! What a limit is: its kind, capacity, cost and where it was written.
+//!
+//! Plain data that is valid once it exists. Knows nothing of descriptors, ledgers or the wire.
+
+pub mod account;
+pub mod id;
+pub mod key;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+pub use account::{Account, Accounts};
+pub use id::LeaseId;
+pub use key::LimitKey;
+
+/// At most this many requirements in one request: one linked chain stays small.
+pub const REQUIREMENTS_MAX: usize = 32;
+
+/// How a reservation gives its capacity back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Each hit comes back one window after it was spent.
+    Rolling { window_seconds: NonZeroU32 },
+    /// A hold comes back when it is completed, at the latest after the timeout.
+    Concurrency { timeout_seconds: NonZeroU32 },
+}
+
+impl Kind {
+    /// The life of a reservation of this kind.
+    pub fn lifetime_seconds(self) -> NonZeroU32 {
+        match self {
+            Kind::Rolling { window_seconds } => window_seconds,
+            Kind::Concurrency { timeout_seconds } => timeout_seconds,
+        }
+    }
+
+    pub fn is_concurrency(self) -> bool {
+        matches!(self, Kind::Concurrency { .. })
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Rolling { .. } => "rolling",
+            Kind::Concurrency { .. } => "concurrency",
+        }
+    }
+}
+
+/// What happens to the part of an actual cost that no longer fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overage {
+    /// It is not charged.
+    #[default]
+    Deny,
+    /// It is recorded on the limit's debt account.
+    Debt,
+}
+
+impl Overage {
+    pub fn name(self) -> &'static str {
+        match self {
+            Overage::Deny => "deny",
+            Overage::Debt => "debt",
+        }
+    }
+}
+
+/// Where a limit was written, for errors and for the admin API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    File { path: Arc<str>, line: u32 },
+    /// Created through the admin API.
+    Api,
+    /// Sent by Envoy with the descriptor.
+    Override,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::File { path, line } => write!(f, "{path}:{line}"),
+            Origin::Api => f.write_str("api"),
+            Origin::Override => f.write_str("override"),
+        }
+    }
+}
+
+/// What one rule says about a limit. Every value of a key-only descriptor shares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitSpec {
+    pub kind: Kind,
+    /// 0 blocks.
+    pub capacity: u64,
+    pub overage: Overage,
+    /// What is counted: `requests`, `tokens`. For people.
+    pub unit: String,
+    pub description: String,
+    pub origin: Origin,
+}
+
+/// What one request costs a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cost {
+    /// The hits of the descriptor.
+    #[default]
+    Hits,
+    Fixed(u64),
+}
+
+impl Cost {
+    pub fn amount(self, hits: u64) -> u64 {
+        match self {
+            Cost::Hits => hits,
+            Cost::Fixed(amount) => amount,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The account behind a LimitKey, and the bounded table that remembers accounts by key.
+//!
+//! A key is hashed with SHA-256 once, when it is first seen. The table forgets the coldest keys; balances live in
+//! the ledger and are never touched by that.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quick_cache::Weighter;
+
+use super::id::digest_id;
+use super::key::LimitKey;
+
+/// A key weighs one place of the table per this many bytes, so that long keys can't fill memory.
+const KEY_BYTES_PER_PLACE: u64 = 128;
+
+/// "Not known" in the two numbers below.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The identity of one limit in the ledger.
+pub struct Account {
+    pub key: LimitKey,
+    /// SHA-256 of `acct:limit:<key>`.
+    pub id: u128,
+    /// The capacity that the remote ledger was last seen to hold.
+    funded: AtomicU64,
+    /// What was free when the background reader last looked.
+    sample: AtomicU64,
+}
+
+impl Account {
+    pub fn new(key: LimitKey) -> Self {
+        let id = digest_id(&["acct:limit:", key.as_str()]);
+        Self { key, id, funded: AtomicU64::new(UNKNOWN), sample: AtomicU64::new(UNKNOWN) }
+    }
+
+    /// SHA-256 of `acct:debt:<key>`.
+    pub fn debt_id(&self) -> u128 {
+        digest_id(&["acct:debt:", self.key.as_str()])
+    }
+
+    pub fn funded(&self) -> Option<u64> {
+        known(self.funded.load(Ordering::Acquire))
+    }
+
+    pub fn set_funded(&self, capacity: Option<u64>) {
+        self.funded.store(capacity.unwrap_or(UNKNOWN), Ordering::Release);
+    }
+
+    pub fn sample(&self) -> Option<u64> {
+        known(self.sample.load(Ordering::Relaxed))
+    }
+
+    pub fn set_sample(&self, available: u64) {
+        self.sample.store(available, Ordering::Relaxed);
+    }
+}
+
+fn known(value: u64) -> Option<u64> {
+    (value != UNKNOWN).then_some(value)
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Account({})", self.key)
+    }
+}
+
+/// Accounts by key text; bounded.
+pub struct Accounts {
+    table: quick_cache::sync::Cache<LimitKey, Arc<Account>, ByKeyLength, ahash::RandomState>,
+}
+
+#[derive(Clone)]
+struct ByKeyLength;
+
+impl Weighter<LimitKey, Arc<Account>> for ByKeyLength {
+    fn weight(&self, key: &LimitKey, _: &Arc<Account>) -> u64 {
+        1 + key.as_str().len() as u64 / KEY_BYTES_PER_PLACE
+    }
+}
+
+impl Accounts {
+    pub fn new(keys_max: usize) -> Self {
+        let table = quick_cache::sync::Cache::with(
+            keys_max,
+            keys_max as u64,
+            ByKeyLength,
+            ahash::RandomState::new(),
+            quick_cache::sync::DefaultLifecycle::default(),
+        );
+        Self { table }
+    }
+
+    /// The account of `key`, made if it isn't known.
+    pub fn of(&self, key: &str) -> Arc<Account> {
+        if let Some(account) = self.table.get(key) {
+            return account;
+        }
+        let key = LimitKey::new(key);
+        let account = Arc::new(Account::new(key.clone()));
+        // Two threads may meet here: the later one wins, both are right.
+        self.table.insert(key, Arc::clone(&account));
+        account
+    }
+
+    /// How many keys are remembered now.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Accounts({} known)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_is_one_account() {
+        let accounts = Accounts::new(100);
+        assert!(Arc::ptr_eq(&accounts.of("a"), &accounts.of("a")));
+        assert_ne!(accounts.of("a").id, accounts.of("b").id);
+    }
+
+    #[test]
+    fn keys_seen_once_never_grow_the_table_past_its_bound() {
+        let accounts = Accounts::new(1_000);
+        for n in 0..20_000 {
+            accounts.of(&format!("d:tenant={n}:minute"));
+        }
+        assert!(accounts.len() <= 1_000, "{}", accounts.len());
+        for n in 0..2_000 {
+            accounts.of(&format!("d:tenant={}{n}:minute", "x".repeat(10_000)));
+        }
+        assert!(accounts.len() <= 1_000, "{}", accounts.len());
+    }
+
+    #[test]
+    fn numbers_are_unknown_until_they_are_set() {
+        let account = Account::new(LimitKey::new("a"));
+        assert_eq!((account.funded(), account.sample()), (None, None));
+        account.set_funded(Some(0));
+        account.set_sample(7);
+        assert_eq!((account.funded(), account.sample()), (Some(0), Some(7)));
+        account.set_funded(None);
+        assert_eq!(account.funded(), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The limits of all files as one immutable snapshot, and the requirements that a request has under it.
+//!
+//! Pure: no clock, no ledger, no I/O. A reload builds a new one; a request uses one from start to end.
+
+pub mod pattern;
+
+pub mod tree;
+
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::limit::key::Entry;
+use crate::limit::{Account, Accounts, LimitKey, LimitSpec};
+
+pub use tree::{Level, Node, Rule, Target};
+
+/// A limit with a name of its own, shared by whatever refers to it.
+#[derive(Debug)]
+pub struct NamedLimit {
+    pub account: Arc<Account>,
+    pub spec: Arc<LimitSpec>,
+}
+
+/// Every limit of every file.
+#[derive(Debug, Default)]
+pub struct Registry {
+    domains: AHashMap<Box<str>, Level>,
+    named: AHashMap<LimitKey, Arc<NamedLimit>>,
+}
+
+impl Registry {
+    /// Adds a domain; `Err` if it is already there.
+    pub fn add_domain(&mut self, name: &str, level: Level) -> Result<(), Level> {
+        match self.domains.entry(name.into()) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(level),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(level);
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds a named limit; `Err` with the one that already has the key.
+    pub fn add_named(&mut self, limit: Arc<NamedLimit>) -> Result<(), Arc<NamedLimit>> {
+        match self.named.entry(limit.account.key.clone()) {
+            std::collections::hash_map::Entry::Occupied(there) => Err(Arc::clone(there.get())),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(limit);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn named(&self) -> impl Iterator<Item = &Arc<NamedLimit>> {
+        self.named.values()
+    }
+
+    pub fn domain_names(&self) -> impl Iterator<Item = &str> {
+        self.domains.keys().map(|name| &**name)
+    }
+
+    pub fn domain(&self, name: &str) -> Option<&Level> {
+        self.domains.get(name)
+    }
+
+    /// The limit that `key` names: a named one, or a derived one whether or not a request ever used it.
+    pub fn resolve(&self, key: &str, accounts: &Accounts) -> Option<Arc<NamedLimit>> {
+        if let Some(named) = self.named.get(key) {
+            return Some(Arc::clone(named));
+        }
+        let parts = LimitKey::new(key).parts()?;
+        let entries: Vec<Entry<'_>> =
+            parts.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let level = self.domains.get(parts.domain.as_str())?;
+        let found = tree::find(level, &entries)?;
+        let rule = found.node.rules.iter().find(|rule| {
+            matches!(rule.target, Target::Derived) && *rule.suffix == *parts.name
+        })?;
+        let mut written = String::with_capacity(key.len());
+        found.write_key(&mut written, &parts.domain, &entries, rule);
+        // A shared pattern is written with the pattern, not with a value that matches it.
+        (written == key).then(|| {
+            Arc::new(NamedLimit { account: accounts.of(key), spec: Arc::clone(&rule.spec) })
+        })
+    }
+}
