@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Fills .tools/ with what building and testing against TigerBeetle and Envoy needs: Zig, libclang,
-# Envoy, a TigerBeetle server, and .tools/env, which tells cargo and the tests where they are.
+# Envoy, a TigerBeetle server, cargo-deny, and .tools/env, which tells cargo and the tests where they are.
 # What is expensive lies in the cache by version; .tools/ holds only links, so a second clone is free.
 #
 # usage: tools.sh          everything
-#        tools.sh build    all but the TigerBeetle server: enough to build `--features tigerbeetle`
+#        tools.sh build    Zig, libclang and Envoy only: enough to build `--features tigerbeetle`
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -29,6 +29,7 @@ for command in cargo cc flock python3; do
     command -v $command >/dev/null || fail "'$command' is needed and not there"
 done
 
+deny_version=0.20.2
 arch=$(uname -m)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/sluice
 mkdir -p "$cache/log" .tools/bin
@@ -56,8 +57,8 @@ ln -sfn ../../scripts/zig-narrow.sh .tools/bin/zig-narrow
 
 # 2. The TigerBeetle server that belongs to the client in Cargo.lock.
 if [[ ${1-} != build ]]; then
-    version=$(grep -A 1 '^name = "tigerbeetle-unofficial-sys"$' Cargo.lock | sed -n 's/^version = "\(.*\)"$/\1/p')
-    [[ -n $version ]] || fail "Cargo.lock names no tigerbeetle-unofficial-sys"
+    version=$(sed -n '/^name = "tigerbeetle-unofficial-sys"$/ { n; s/^version = "\(.*\)"$/\1/p }' Cargo.lock)
+    [[ -n $version ]] || fail "Cargo.lock names no tigerbeetle-unofficial-sys, so which server to build is not known"
     server=$cache/tigerbeetle-$arch-$version/tigerbeetle
     if [[ ! -e $server ]]; then
         say "building the TigerBeetle server of crate $version (some minutes, once per machine; log: $cache/log/tigerbeetle-server)"
@@ -66,7 +67,17 @@ if [[ ${1-} != build ]]; then
     ln -sfn "$server" .tools/bin/tigerbeetle
 fi
 
-# 3. The environment. No spaces or quotes, so that both a shell and make can read it.
+# 3. cargo-deny, which checks licenses and sources of the dependencies.
+if [[ ${1-} != build ]]; then
+    deny=$cache/cargo-deny-$arch-$deny_version
+    if [[ ! -e $deny/bin/cargo-deny ]]; then
+        say "building cargo-deny $deny_version (some minutes, once per machine; log: $cache/log/cargo-deny)"
+        logged cargo-deny cargo install cargo-deny --version "$deny_version" --locked --root "$deny"
+    fi
+    ln -sfn "$deny/bin/cargo-deny" .tools/bin/cargo-deny
+fi
+
+# 4. The environment. No spaces or quotes, so that both a shell and make can read it.
 #    TB_CLIENT_DEBUG: debug and release builds link the same optimised client, which is built once.
 #    BINDGEN_EXTRA_CLANG_ARGS: libclang finds stddef.h without a clang on the machine.
 cat >.tools/env.tmp <<EOF

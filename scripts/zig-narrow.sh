@@ -50,7 +50,7 @@ if [[ ! -d $built ]]; then
             "adapt scripts/zig-narrow.sh, or set ZIG_PATH to plain Zig and wait for all 14 libraries"
     mv -f build.zig.narrow build.zig
 
-    ZIG_GLOBAL_CACHE_DIR=$cache/zig "$zig" "$@"
+    ZIG_GLOBAL_CACHE_DIR=$PWD/.zig-cache/global "$zig" "$@"
     [[ -f $header && -f $library ]] || fail "zig build succeeded, but $header or $library is missing"
 
     rm -rf "$built.tmp"

@@ -5,6 +5,7 @@
 pub mod account;
 pub mod id;
 pub mod key;
+pub mod unit;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub use account::{Account, Accounts};
 pub use id::LeaseId;
 pub use key::LimitKey;
+pub use unit::Unit;
 
 /// At most this many requirements in one request: one linked chain stays small.
 pub const REQUIREMENTS_MAX: usize = 32;

@@ -3,6 +3,7 @@
 //! Pure: no clock, no ledger, no I/O. A reload builds a new one; a request uses one from start to end.
 
 pub mod pattern;
+pub mod plan;
 
 pub mod tree;
 
@@ -13,6 +14,7 @@ use ahash::AHashMap;
 use crate::limit::key::Entry;
 use crate::limit::{Account, Accounts, LimitKey, LimitSpec};
 
+pub use plan::{Ask, Enforcement, OverrideLimit, Plan, PlanError, Requirement, Wanted};
 pub use tree::{Level, Node, Rule, Target};
 
 /// A limit with a name of its own, shared by whatever refers to it.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quick_cache::Weighter;
 
@@ -27,12 +27,26 @@ pub struct Account {
     funded: AtomicU64,
     /// What was free when the background reader last looked.
     sample: AtomicU64,
+    /// The background reader is about to look.
+    sampling: AtomicBool,
+    /// A remote ledger is waiting for room to lower the capacity.
+    decreasing: AtomicBool,
+    /// The debt account is known to exist.
+    has_debt_account: AtomicBool,
 }
 
 impl Account {
     pub fn new(key: LimitKey) -> Self {
         let id = digest_id(&["acct:limit:", key.as_str()]);
-        Self { key, id, funded: AtomicU64::new(UNKNOWN), sample: AtomicU64::new(UNKNOWN) }
+        Self {
+            key,
+            id,
+            funded: AtomicU64::new(UNKNOWN),
+            sample: AtomicU64::new(UNKNOWN),
+            sampling: AtomicBool::new(false),
+            decreasing: AtomicBool::new(false),
+            has_debt_account: AtomicBool::new(false),
+        }
     }
 
     /// SHA-256 of `acct:debt:<key>`.
@@ -54,6 +68,31 @@ impl Account {
 
     pub fn set_sample(&self, available: u64) {
         self.sample.store(available, Ordering::Relaxed);
+    }
+
+    /// False if somebody has asked for a look already.
+    pub fn start_sampling(&self) -> bool {
+        !self.sampling.load(Ordering::Relaxed) && !self.sampling.swap(true, Ordering::Relaxed)
+    }
+
+    pub fn end_sampling(&self) {
+        self.sampling.store(false, Ordering::Relaxed);
+    }
+
+    pub fn is_decreasing(&self) -> bool {
+        self.decreasing.load(Ordering::Acquire)
+    }
+
+    pub fn set_decreasing(&self, decreasing: bool) {
+        self.decreasing.store(decreasing, Ordering::Release);
+    }
+
+    pub fn has_debt_account(&self) -> bool {
+        self.has_debt_account.load(Ordering::Acquire)
+    }
+
+    pub fn set_has_debt_account(&self, known: bool) {
+        self.has_debt_account.store(known, Ordering::Release);
     }
 }
 

@@ -51,11 +51,12 @@ impl LeaseId {
         }
     }
 
-    /// 128 bits that stand for this id in tables.
+    /// 128 bits that stand for this id in tables; never 0.
     pub fn bits(&self) -> u128 {
         match self {
-            Self::Ulid(ulid) => ulid.0,
-            Self::Name(text) => digest_id(&["lease:name:", text]),
+            // 0 stands for "no lease" in tables.
+            Self::Ulid(ulid) if ulid.0 != 0 => ulid.0,
+            other => digest_id(&["lease:name:", &other.to_string()]),
         }
     }
 }

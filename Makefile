@@ -1,0 +1,44 @@
+# The ways to run, check and build Sluice. Plain cargo does as well for all that leaves TigerBeetle
+# out; what needs it sources .tools/env, which scripts/tools.sh writes.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# On CI a Cargo.lock that lags behind Cargo.toml is a mistake; at a desk cargo mends it.
+LOCKED := $(if $(CI),--locked)
+WITH_TOOLS := source .tools/env &&
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## serve on the memory ledger with config/ (more flags: make run ARGS='--grpc 127.0.0.1:9081')
+	cargo run --release -- serve $(ARGS)
+
+.PHONY: test
+test: lint $(if $(wildcard deny.toml),deny) ## everything: format, lints, unit, integration, real TigerBeetle, real Envoy
+	$(WITH_TOOLS) cargo test $(LOCKED) --all-features
+
+.PHONY: lint
+lint: tools ## format and clippy, warnings are errors
+	cargo fmt --check
+	$(WITH_TOOLS) cargo clippy $(LOCKED) --all-targets --all-features -- -D warnings
+
+.PHONY: deny
+deny: tools ## licenses and sources of the dependencies (advisories need a database from outside)
+	.tools/bin/cargo-deny $(LOCKED) --all-features check bans licenses sources
+
+.PHONY: bench
+bench: tools ## the benchmarks, with a table of results
+	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features
+
+.PHONY: build-tigerbeetle
+build-tigerbeetle: ## target/release/sluice with the feature tigerbeetle
+	@scripts/tools.sh build
+	$(WITH_TOOLS) cargo build $(LOCKED) --release --features tigerbeetle
+
+.PHONY: tools
+tools: ## fill .tools/: Zig, libclang, Envoy, TigerBeetle (the others call it when they need it)
+	@scripts/tools.sh

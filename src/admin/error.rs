@@ -1,0 +1,54 @@
+//! Errors of the admin API as JSON: `{"error": …, "detail": …}`.
+
+use std::fmt::Display;
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use serde::Serialize;
+
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    error: String,
+    detail: String,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: &'a str,
+    detail: &'a str,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, error: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { status, error: error.into(), detail: detail.into() }
+    }
+
+    pub fn bad_request(error: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error, detail)
+    }
+
+    pub fn not_found(error: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error, detail)
+    }
+
+    pub fn internal(error: impl Into<String>, detail: &dyn Display) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, detail.to_string())
+    }
+
+    /// From the status that the gRPC port would have given.
+    pub fn from_grpc(status: &tonic::Status) -> Self {
+        let (code, error) = match status.code() {
+            tonic::Code::InvalidArgument => (StatusCode::BAD_REQUEST, "invalid_request"),
+            // Here a ledger that is away is 503; envoyproxy/ratelimit says 400.
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "backend_error"),
+        };
+        Self::new(code, error, status.message())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(Body { error: &self.error, detail: &self.detail })).into_response()
+    }
+}

@@ -1,0 +1,285 @@
+//! The decision: one request in, one answer out.
+//!
+//! A ladder of refusals in the order below, then one atomic reserve. Nothing is charged unless everything is. Knows
+//! neither protobuf nor HTTP, and never reads a balance to decide.
+
+mod answer;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use self::answer::{Code, Decision, Denial, Status};
+use crate::clock;
+use crate::ledger::{self, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, Transfer, Verdict};
+use crate::limit::{Accounts, LeaseId};
+use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
+use crate::retry::Retry;
+use crate::snapshot::Snapshot;
+use crate::telemetry::{Metrics, Reason};
+
+/// One request, as the domain sees it.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub domain: &'a str,
+    pub asks: SmallVec<[Ask<'a>; 4]>,
+    /// The caller says that it has tried before.
+    pub is_retry: bool,
+    /// What the caller calls this request, so that sending it twice charges once.
+    pub request_id: Option<&'a str>,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    #[error(transparent)]
+    Invalid(#[from] PlanError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+/// What deciding needs, shared by every way in.
+#[derive(Debug)]
+pub struct Admission {
+    pub ledger: Ledger,
+    pub accounts: Accounts,
+    pub retry: Retry,
+    pub metrics: Arc<Metrics>,
+}
+
+/// What was found out about the requirements of a request; bit n stands for requirement n.
+#[derive(Debug, Default)]
+struct Findings {
+    failed: u32,
+    /// Quota requirements that are over and were left out for it.
+    left_out: u32,
+    available: SmallVec<[Option<u64>; 4]>,
+}
+
+impl Admission {
+    pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
+        let started = clock::instant();
+        let decided = self.climb(snapshot, request).await;
+        self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+        let decision = decided?;
+        let counters = snapshot.counters(request.domain);
+        match &decision.denial {
+            None => counters.allowed(Reason::Allowed),
+            Some(denial) => {
+                counters.denied(denial.reason);
+                self.metrics.retry_after_ms.observe(denial.retry_after_ms.unwrap_or(0) as f64);
+            }
+        }
+        Ok(decision)
+    }
+
+    /// The ladder. The order of the rungs is the specification.
+    async fn climb(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
+        let policy = &snapshot.retry;
+        let now_ms = clock::monotonic_ms();
+        if !self.retry.budget_allows(policy, request.is_retry, now_ms) {
+            return Ok(Decision::out_of_budget(request.asks.len(), self.retry.budget_hint(policy)));
+        }
+        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
+        let mut findings = Findings { available: plan.requirements.iter().map(|_| None).collect(), ..Default::default() };
+
+        if let Some(never) = never_fits(&plan, &mut findings) {
+            findings.failed |= never;
+            return Ok(Decision::denied(&plan, &findings, Reason::NeverFits, None));
+        }
+        let lease = match self.reserve(&plan, request, &mut findings).await? {
+            Ok(lease) => lease,
+            Err(reason) => {
+                let hint_ms = self.hint(snapshot, &plan, &findings, reason, now_ms);
+                self.peek_the_rest(&plan, &mut findings);
+                return Ok(Decision::denied(&plan, &findings, reason, Some(hint_ms)));
+            }
+        };
+        // From here on it succeeds.
+        self.count_shadows(&plan, &lease, &mut findings).await;
+        for requirement in charged(&plan, &findings) {
+            self.retry.on_allowed(requirement.account.id);
+        }
+        self.peek_the_rest(&plan, &mut findings);
+        Ok(Decision::allowed(&plan, &findings, lease))
+    }
+
+    /// One atomic reserve of everything that can deny. A quota descriptor that is over is left out and the rest is
+    /// tried again under another name, as long as one of them is not over.
+    async fn reserve(
+        &self,
+        plan: &Plan,
+        request: &Request<'_>,
+        findings: &mut Findings,
+    ) -> Result<Result<LeaseId, Reason>, LedgerError> {
+        let mut attempt = 0;
+        loop {
+            let lease = lease_id(request.request_id, attempt);
+            let (chain, members) = chain_of(plan, request.request_id.is_some(), &lease, findings.left_out);
+            if members.is_empty() {
+                return Ok(Ok(lease));
+            }
+            let Outcome { verdict, available } = self.ledger.apply(chain).await?;
+            for (&member, available) in members.iter().zip(available) {
+                findings.available[member] = Some(available);
+            }
+            let Verdict::Refused(refusal) = verdict else { return Ok(Ok(lease)) };
+            let failed = failed_requirements(&members, refusal);
+            let first = &plan.requirements[members[refusal.index]];
+            if first.enforcement != Enforcement::Quota || !self.leave_out(plan, findings, failed) {
+                findings.failed |= failed;
+                return Ok(Err(reason_of(refusal.code)));
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Leaves out the quota descriptors that `failed` puts over; false if no quota descriptor is left.
+    fn leave_out(&self, plan: &Plan, findings: &mut Findings, failed: u32) -> bool {
+        let mut left = false;
+        let mut still_needed = 0;
+        for wanted in &plan.descriptors {
+            if let Wanted::Limited { requirements, enforcement } = *wanted {
+                let over = requirements & (failed | findings.left_out) != 0;
+                if enforcement == Enforcement::Quota && !over {
+                    left = true;
+                }
+                if enforcement != Enforcement::Quota || !over {
+                    still_needed |= requirements;
+                }
+            }
+        }
+        if left {
+            findings.failed |= failed;
+            findings.left_out |= failed | (quota_mask(plan) & !still_needed);
+        }
+        left
+    }
+
+    /// Shadow limits count what was admitted and never deny: each is a chain of its own, after the real one.
+    async fn count_shadows(&self, plan: &Plan, lease: &LeaseId, findings: &mut Findings) {
+        for (index, requirement) in plan.requirements.iter().enumerate() {
+            if requirement.enforcement != Enforcement::Shadow || requirement.amount == 0 {
+                continue;
+            }
+            let transfers = SmallVec::from_iter([transfer_of(requirement)]);
+            let keep = if needs_completion(requirement) { Keep::ForCompletion } else { Keep::Nothing };
+            let chain = Chain { lease: lease.clone(), keep, transfers };
+            // A ledger that fails now costs a count of a limit that denies nobody.
+            if let Ok(outcome) = self.ledger.apply(chain).await {
+                findings.available[index] = outcome.available.first().copied();
+                if outcome.verdict != Verdict::Done {
+                    self.metrics.shadow_denials.inc();
+                }
+            }
+        }
+    }
+
+    /// The largest hint over the requirements that failed.
+    fn hint(&self, snapshot: &Snapshot, plan: &Plan, findings: &Findings, reason: Reason, now_ms: u64) -> u64 {
+        let failed = (0..plan.requirements.len()).filter(|n| findings.failed & (1 << n) != 0);
+        let failed = failed.map(|n| &plan.requirements[n]).map(|r| (r.account.id, r.spec.kind));
+        self.retry.on_denied(&snapshot.retry, reason, failed, now_ms)
+    }
+
+    /// What is free on accounts that were not part of the reserve, where that costs no round trip.
+    fn peek_the_rest(&self, plan: &Plan, findings: &mut Findings) {
+        for (requirement, available) in plan.requirements.iter().zip(&mut findings.available) {
+            if available.is_none() {
+                *available = self.ledger.peek(&requirement.account, requirement.spec.capacity);
+            }
+        }
+    }
+}
+
+/// The requirements that no wait would ever let pass. A quota descriptor among them is just over.
+fn never_fits(plan: &Plan, findings: &mut Findings) -> Option<u32> {
+    let mut never = 0;
+    for (index, requirement) in plan.requirements.iter().enumerate() {
+        if requirement.amount > requirement.spec.capacity && requirement.enforcement != Enforcement::Shadow {
+            never |= 1 << index;
+        }
+    }
+    if never == 0 {
+        return None;
+    }
+    let quota = quota_mask(plan);
+    let quota_left = plan.descriptors.iter().any(|wanted| match *wanted {
+        Wanted::Limited { requirements, enforcement: Enforcement::Quota } => requirements & never == 0,
+        _ => false,
+    });
+    if never & !quota == 0 && quota_left {
+        findings.failed |= never;
+        findings.left_out |= never;
+        return None;
+    }
+    Some(never)
+}
+
+fn quota_mask(plan: &Plan) -> u32 {
+    let quota = plan.requirements.iter().enumerate().filter(|(_, r)| r.enforcement == Enforcement::Quota);
+    quota.fold(0, |mask, (index, _)| mask | 1 << index)
+}
+
+fn charged<'p>(plan: &'p Plan, findings: &Findings) -> impl Iterator<Item = &'p Requirement> {
+    let left_out = findings.left_out;
+    let all = plan.requirements.iter().enumerate();
+    all.filter(move |(index, r)| r.amount > 0 && left_out & (1 << index) == 0).map(|(_, r)| r)
+}
+
+fn lease_id(request_id: Option<&str>, attempt: u32) -> LeaseId {
+    let unix_ms = clock::unix_ms();
+    match request_id {
+        None => LeaseId::fresh(unix_ms, fastrand::u128(..)),
+        Some(id) if attempt == 0 => LeaseId::of_request(id, unix_ms),
+        Some(id) => LeaseId::of_request(&format!("{id}#{attempt}"), unix_ms),
+    }
+}
+
+fn needs_completion(requirement: &Requirement) -> bool {
+    requirement.reconcile || requirement.spec.kind.is_concurrency()
+}
+
+fn transfer_of(requirement: &Requirement) -> Transfer {
+    let hold = Hold {
+        amount: requirement.amount,
+        lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
+        capacity: requirement.spec.capacity,
+    };
+    Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
+}
+
+/// The chain of what can deny, and the requirement behind each of its transfers.
+fn chain_of(plan: &Plan, named: bool, lease: &LeaseId, left_out: u32) -> (Chain, SmallVec<[usize; 4]>) {
+    let mut members = SmallVec::new();
+    let mut transfers = SmallVec::new();
+    let mut keep = if named { Keep::ForRetries } else { Keep::Nothing };
+    for (index, requirement) in plan.requirements.iter().enumerate() {
+        let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
+        if !counts || left_out & (1 << index) != 0 {
+            continue;
+        }
+        if needs_completion(requirement) && keep == Keep::Nothing {
+            keep = Keep::ForCompletion;
+        }
+        members.push(index);
+        transfers.push(transfer_of(requirement));
+    }
+    (Chain { lease: lease.clone(), keep, transfers }, members)
+}
+
+fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {
+    let failed = members.iter().enumerate().filter(|(place, _)| refusal.failed & (1 << place) != 0);
+    failed.fold(0, |mask, (_, member)| mask | 1 << member)
+}
+
+fn reason_of(code: ledger::Code) -> Reason {
+    match code {
+        ledger::Code::LimitDecreasing => Reason::LimitDecreasing,
+        ledger::Code::ExceedsCredits | ledger::Code::IdAlreadyFailed => Reason::OverLimit,
+        ledger::Code::ExistsWithDifferentFields
+        | ledger::Code::PendingTransferNotFound
+        | ledger::Code::PendingTransferExpired
+        | ledger::Code::PendingTransferAlreadyVoided => Reason::BackendError,
+    }
+}

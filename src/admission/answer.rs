@@ -1,0 +1,130 @@
+//! What a decision says: a status per descriptor, and for a denial which limit, why and when to come back.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Findings;
+use crate::limit::{Kind, LeaseId, LimitKey, Unit};
+use crate::registry::{Enforcement, Plan, Requirement, Wanted};
+use crate::telemetry::Reason;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    Ok,
+    OverLimit,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Decision {
+    /// One per descriptor, in the order of the request.
+    pub statuses: SmallVec<[Status; 4]>,
+    /// `None`: allowed.
+    pub denial: Option<Denial>,
+    /// The lease that a completion must name, if one is needed.
+    pub lease: Option<LeaseId>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Denial {
+    /// The limit that said no; a retry that is out of budget never met one.
+    pub limit: Option<LimitKey>,
+    pub reason: Reason,
+    /// `None` for what can never be admitted.
+    pub retry_after_ms: Option<u64>,
+}
+
+/// The answer to one descriptor.
+#[derive(Debug, Clone)]
+pub struct Status {
+    pub code: Code,
+    pub limit: Option<CurrentLimit>,
+    pub remaining: u32,
+    pub reset_ms: Option<u64>,
+}
+
+/// A limit in Envoy's terms.
+#[derive(Debug, Clone)]
+pub struct CurrentLimit {
+    pub requests_per_unit: u32,
+    /// `None` for a window that has no name.
+    pub unit: Option<Unit>,
+    pub name: Arc<str>,
+}
+
+impl Decision {
+    pub(super) fn out_of_budget(descriptors: usize, hint_ms: u64) -> Self {
+        let over = Status { code: Code::OverLimit, reset_ms: Some(hint_ms), ..Status::bare() };
+        let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
+        Self { statuses: (0..descriptors).map(|_| over.clone()).collect(), denial: Some(denial), lease: None }
+    }
+
+    pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
+        let first = plan.requirements.iter().enumerate().find(|(index, requirement)| {
+            findings.failed & (1 << index) != 0 && requirement.enforcement != Enforcement::Shadow
+        });
+        let limit = first.map(|(_, requirement)| requirement.account.key.clone());
+        let denial = Denial { limit, reason, retry_after_ms: hint_ms };
+        Self { statuses: statuses(plan, findings, hint_ms), denial: Some(denial), lease: None }
+    }
+
+    pub(super) fn allowed(plan: &Plan, findings: &Findings, lease: LeaseId) -> Self {
+        let held = super::charged(plan, findings).any(super::needs_completion);
+        Self { statuses: statuses(plan, findings, None), denial: None, lease: held.then_some(lease) }
+    }
+}
+
+impl Status {
+    fn bare() -> Self {
+        Self { code: Code::Ok, limit: None, remaining: 0, reset_ms: None }
+    }
+}
+
+fn statuses(plan: &Plan, findings: &Findings, hint_ms: Option<u64>) -> SmallVec<[Status; 4]> {
+    plan.descriptors.iter().map(|wanted| status(plan, findings, *wanted, hint_ms)).collect()
+}
+
+fn status(plan: &Plan, findings: &Findings, wanted: Wanted, hint_ms: Option<u64>) -> Status {
+    let (mask, enforcement) = match wanted {
+        Wanted::Bare => return Status::bare(),
+        Wanted::Unlimited => return Status { remaining: u32::MAX, ..Status::bare() },
+        Wanted::Limited { requirements, enforcement } => (requirements, enforcement),
+    };
+    let failed = if enforcement == Enforcement::Shadow { 0 } else { mask & findings.failed };
+    let (index, code) = match failed {
+        0 => (tightest(findings, mask), Code::Ok),
+        failed => (failed.trailing_zeros() as usize, Code::OverLimit),
+    };
+    let requirement = &plan.requirements[index];
+    let available = findings.available[index].unwrap_or(requirement.spec.capacity);
+    Status {
+        code,
+        limit: Some(current_limit(requirement)),
+        remaining: u32::try_from(available).unwrap_or(u32::MAX),
+        reset_ms: if code == Code::OverLimit { hint_ms } else { window_ms(requirement) },
+    }
+}
+
+/// Of the requirements in `mask`, the one with the least left.
+fn tightest(findings: &Findings, mask: u32) -> usize {
+    let members = (0..findings.available.len()).filter(|index| mask & (1 << index) != 0);
+    members.min_by_key(|&index| findings.available[index].unwrap_or(u64::MAX)).unwrap_or(0)
+}
+
+/// When everything spent now is back.
+fn window_ms(requirement: &Requirement) -> Option<u64> {
+    match requirement.spec.kind {
+        Kind::Rolling { window_seconds } => Some(u64::from(window_seconds.get()) * 1000),
+        Kind::Concurrency { .. } => None,
+    }
+}
+
+fn current_limit(requirement: &Requirement) -> CurrentLimit {
+    let unit = match requirement.spec.kind {
+        Kind::Rolling { window_seconds } => Unit::of_seconds(window_seconds),
+        Kind::Concurrency { .. } => None,
+    };
+    let requests_per_unit = u32::try_from(requirement.spec.capacity).unwrap_or(u32::MAX);
+    CurrentLimit { requests_per_unit, unit, name: Arc::clone(&requirement.name) }
+}

@@ -1,0 +1,77 @@
+//! The gRPC port: Envoy's rate-limit service, health and reflection on one listener.
+//!
+//! Knows how to listen and to drain; what an answer says is decided elsewhere.
+
+mod codec;
+pub mod pb;
+pub mod rls;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::listen::Listener;
+use crate::service::Service;
+
+/// Envoy opens one connection per worker and overshoots a low number: refused streams are failed calls.
+const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
+
+/// A dead peer is noticed within the sum of both.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Service names that health checks ask for: the server, envoyproxy/ratelimit's name, and the full one.
+const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", rls::SERVICE_NAME];
+
+/// Tells gRPC health checks what readiness is.
+#[derive(Debug, Clone)]
+pub struct Health(HealthReporter);
+
+impl Health {
+    pub async fn set(&self, ready: bool) {
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for name in HEALTH_NAMES {
+            self.0.set_service_status(name, status).await;
+        }
+    }
+}
+
+/// Serves until `stop`, then lets calls in flight finish.
+pub async fn serve(
+    listener: Listener,
+    service: Arc<Service>,
+    stop: CancellationToken,
+    health: impl FnOnce(Health),
+) -> Result<(), tonic::transport::Error> {
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    health(Health(reporter));
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("the descriptors that build.rs wrote must be readable");
+    let router = tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .add_service(rls::RateLimitServer::new(service))
+        .add_service(health_service)
+        .add_service(reflection);
+    let stopped = stop.cancelled_owned();
+    match listener {
+        Listener::Tcp(listener) => {
+            // Small answers must not wait for an acknowledgement of the one before.
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            router.serve_with_incoming_shutdown(incoming, stopped).await
+        }
+        Listener::Unix(listener) => {
+            let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
+            router.serve_with_incoming_shutdown(incoming, stopped).await
+        }
+    }
+}

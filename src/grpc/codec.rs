@@ -1,0 +1,65 @@
+//! A protobuf codec that tells a broken message for what it is: INVALID_ARGUMENT, with the field's name.
+//!
+//! tonic's own answers INTERNAL, which reads as if the server were at fault.
+
+use std::marker::PhantomData;
+
+use bytes::Buf;
+use prost::Message;
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+/// Envoy's own header limit is 60 KiB, and a descriptor is made of headers.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+pub struct ProtoCodec<E, D>(PhantomData<(E, D)>);
+
+impl<E, D> Default for ProtoCodec<E, D> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<E, D> Codec for ProtoCodec<E, D>
+where
+    E: Message + Send + 'static,
+    D: Message + Default + Send + 'static,
+{
+    type Encode = E;
+    type Decode = D;
+    type Encoder = ProtoCodec<E, ()>;
+    type Decoder = ProtoCodec<(), D>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProtoCodec(PhantomData)
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProtoCodec(PhantomData)
+    }
+}
+
+impl<E: Message> Encoder for ProtoCodec<E, ()> {
+    type Item = E;
+    type Error = Status;
+
+    fn encode(&mut self, item: E, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.encode(out).expect("the buffer must grow");
+        Ok(())
+    }
+}
+
+impl<D: Message + Default> Decoder for ProtoCodec<(), D> {
+    type Item = D;
+    type Error = Status;
+
+    fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<D>, Status> {
+        let len = bytes.remaining();
+        if len > MESSAGE_BYTES_MAX {
+            let text = format!("the message has {len} bytes, at most {MESSAGE_BYTES_MAX} are read");
+            return Err(Status::invalid_argument(text));
+        }
+        D::decode(bytes).map(Some).map_err(|error| Status::invalid_argument(error.to_string()))
+    }
+}

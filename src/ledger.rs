@@ -1,0 +1,174 @@
+//! The ledger: where balances live, and the rules that both ledgers follow.
+//!
+//! Every limit is an account with a capacity. A [`Chain`] is a list of transfers of one lease that happen together
+//! or not at all, in order, so that what a void gives back is there for the next transfer of the same chain:
+//!
+//! * `Reserve` takes an amount until it expires by itself, `lifetime_seconds` later: never early, a little late.
+//!   It fails with `ExceedsCredits` when it doesn't fit.
+//! * `Void` gives a reservation back before that.
+//! * `Rereserve` takes what a completion found to be the real amount.
+//! * `Debt` records what no longer fitted. It can't fail for lack of room.
+//!
+//! A transfer is named by its lease, its account and what it does; doing the same again changes nothing: a chain whose
+//! first transfer exists was done, and is a success. A reserve that was refused stays refused under that name.
+//!
+//! Capacity is part of every reserve: a ledger raises an account to it at once, and lowers it only when that much is
+//! free; until then it refuses with `LimitDecreasing`.
+
+pub mod memory;
+#[cfg(feature = "tigerbeetle")]
+pub mod tigerbeetle;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::clock;
+use crate::limit::{Account, LeaseId};
+
+/// Transfers of one lease that happen together or not at all.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    pub lease: LeaseId,
+    pub keep: Keep,
+    pub transfers: SmallVec<[Transfer; 4]>,
+}
+
+/// Who may name this lease again, and so what an embedded ledger has to remember of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Nobody: hits of one moment may be counted together.
+    Nothing,
+    /// A completion may void it.
+    ForCompletion,
+    /// The caller chose the name and may send it again, also when it was refused.
+    ForRetries,
+}
+
+#[derive(Debug, Clone)]
+pub struct Transfer {
+    pub account: Arc<Account>,
+    pub action: Action,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Reserve(Hold),
+    /// Voids the `Reserve` of the same lease and account.
+    Void,
+    Rereserve(Hold),
+    Debt { amount: u64 },
+}
+
+/// An amount that is taken for a time from an account that has a capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    pub amount: u64,
+    pub lifetime_seconds: NonZeroU32,
+    pub capacity: u64,
+}
+
+/// What became of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    /// What is free on the account of each transfer afterwards; empty if the ledger doesn't say without being asked.
+    pub available: SmallVec<[u64; 4]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Done,
+    Refused(Refusal),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// The first transfer that failed.
+    pub index: usize,
+    pub code: Code,
+    /// Every transfer known to have failed, bit n for transfer n.
+    pub failed: u64,
+}
+
+/// Why a transfer failed, in the ledger's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    ExceedsCredits,
+    IdAlreadyFailed,
+    /// This name was used for another amount, or another request.
+    ExistsWithDifferentFields,
+    PendingTransferNotFound,
+    PendingTransferExpired,
+    PendingTransferAlreadyVoided,
+    LimitDecreasing,
+    /// An earlier sending of this name was given back because its caller had gone: ask under another name.
+    Abandoned,
+}
+
+/// What an account holds now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Balance {
+    pub capacity: u64,
+    pub used: u64,
+    pub debt: u64,
+}
+
+impl Balance {
+    pub fn available(&self) -> u64 {
+        self.capacity.saturating_sub(self.used)
+    }
+}
+
+/// Why the ledger did not answer. Nothing is known of the chain unless the variant says so.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum LedgerError {
+    /// Not connected: the chain was not applied.
+    #[error("the ledger is not connected: {0}")]
+    Unavailable(String),
+    /// It may still be applied; if so it is voided when it lands.
+    #[error("the ledger did not answer within {0} ms")]
+    TimedOut(u64),
+    /// The chain was not applied.
+    #[error("{waiting} chains are waiting for the ledger already")]
+    QueueFull { waiting: usize, per_second: Option<f64> },
+    /// The embedded ledger has no room for another reservation: the chain was not applied.
+    #[error("the memory ledger holds its maximum of {0} reservations")]
+    Full(usize),
+}
+
+/// The ledger that this process was started with.
+#[derive(Debug)]
+pub enum Ledger {
+    Memory(memory::Memory),
+}
+
+impl Ledger {
+    pub async fn apply(&self, chain: Chain) -> Result<Outcome, LedgerError> {
+        match self {
+            Ledger::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
+        }
+    }
+
+    /// What is free on an account, as far as that is known without a round trip.
+    pub fn peek(&self, account: &Account, capacity: u64) -> Option<u64> {
+        match self {
+            Ledger::Memory(memory) => Some(memory.balance(account, capacity, clock::monotonic_ms()).available()),
+        }
+    }
+
+    /// Whether requests can be answered; the reason if not.
+    pub fn ready(&self) -> Result<(), String> {
+        match self {
+            Ledger::Memory(_) => Ok(()),
+        }
+    }
+
+    /// What an account holds now.
+    pub async fn balance(&self, account: &Account, capacity: u64) -> Result<Balance, LedgerError> {
+        match self {
+            Ledger::Memory(memory) => Ok(memory.balance(account, capacity, clock::monotonic_ms())),
+        }
+    }
+}

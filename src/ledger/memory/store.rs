@@ -1,0 +1,313 @@
+//! What the embedded ledger holds: accounts, records, their indexes and the order in which records expire.
+//!
+//! Slabs with free lists and tables of 32-bit places, so that a million reservations cost well under 150 MB. An account
+//! exists only while it has a record or a debt: keys that nobody asks about any more cost nothing. No rules here.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashTable;
+
+/// No place.
+pub const NONE: u32 = u32::MAX;
+
+/// Records expire on multiples of this: never early, at most this late.
+const TICK_MS: u64 = 10;
+
+/// Hits that nobody names again are counted together within 1/1000 of their window, so that one busy limit holds at
+/// most about a thousand records whatever its rate.
+const TICKS_PER_WINDOW: u64 = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    Reserve,
+    Rereserve,
+    Debt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Takes its amount from the account.
+    Counted,
+    Voided,
+    Expired,
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Record {
+    lease: u128,
+    pub amount: u64,
+    until_ms: u64,
+    account: u32,
+    /// Neighbours among the records that end at the same time.
+    before: u32,
+    after: u32,
+    next_of_lease: u32,
+    purpose: Purpose,
+    pub fate: Fate,
+    pub for_retries: bool,
+}
+
+impl Record {
+    pub fn counted(lease: u128, account: u32, purpose: Purpose, amount: u64, for_retries: bool) -> Self {
+        let fate = Fate::Counted;
+        Self { fate, for_retries, ..Self::name_only(lease, account, purpose, fate, amount) }
+    }
+
+    /// A record that only remembers what became of a name.
+    pub fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
+        let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
+        Self { lease, amount, until_ms, account, before, after, next_of_lease, purpose, fate, for_retries: false }
+    }
+
+    fn is_anonymous(&self) -> bool {
+        self.lease == 0
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Slot {
+    id: u128,
+    pub capacity: u64,
+    pub pending: u64,
+    pub debt: u64,
+    records: u32,
+    /// The newest record of hits that are counted together.
+    counting: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Store {
+    slots: Vec<Slot>,
+    free_slots: Vec<u32>,
+    by_account: HashTable<u32>,
+    records: Vec<Record>,
+    free_records: Vec<u32>,
+    /// The first record of each lease.
+    by_lease: HashTable<u32>,
+    /// The first record of each moment at which some end.
+    ends: BTreeMap<u64, u32>,
+    hasher: ahash::RandomState,
+}
+
+fn place(index: usize) -> u32 {
+    u32::try_from(index).expect("the ledger's maximum must fit in 32 bits")
+}
+
+impl Store {
+    pub fn records(&self) -> usize {
+        self.records.len() - self.free_records.len()
+    }
+
+    pub fn slot(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+
+    pub fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.slots[slot as usize]
+    }
+
+    pub fn record(&self, at: u32) -> &Record {
+        &self.records[at as usize]
+    }
+
+    /// The place of an account, or `NONE`.
+    pub fn account(&self, id: u128) -> u32 {
+        let hash = self.hasher.hash_one(id);
+        self.by_account.find(hash, |&slot| self.slots[slot as usize].id == id).copied().unwrap_or(NONE)
+    }
+
+    pub fn account_or_new(&mut self, id: u128, capacity: u64) -> u32 {
+        let found = self.account(id);
+        if found != NONE {
+            return found;
+        }
+        let new = Slot { id, capacity, pending: 0, debt: 0, records: 0, counting: NONE };
+        let slot = match self.free_slots.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = new;
+                slot
+            }
+            None => {
+                self.slots.push(new);
+                place(self.slots.len() - 1)
+            }
+        };
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.by_account
+            .insert_unique(hasher.hash_one(id), slot, |&other| hasher.hash_one(slots[other as usize].id));
+        slot
+    }
+
+    pub fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+        let hash = self.hasher.hash_one(lease);
+        let mut at = *self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease)?;
+        while at != NONE {
+            let record = &self.records[at as usize];
+            if record.account == account && record.purpose == purpose {
+                return Some(at);
+            }
+            at = record.next_of_lease;
+        }
+        None
+    }
+
+    /// Adds hits that nobody names again.
+    pub fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
+        let grain = (lifetime_ms / TICKS_PER_WINDOW).next_multiple_of(TICK_MS).max(TICK_MS);
+        let until_ms = (now_ms + lifetime_ms).next_multiple_of(grain);
+        let counting = self.slots[slot as usize].counting;
+        if counting != NONE && self.records[counting as usize].until_ms == until_ms {
+            self.records[counting as usize].amount += amount;
+            self.slots[slot as usize].pending += amount;
+        } else {
+            let at = self.insert(Record::counted(0, slot, Purpose::Reserve, amount, false), until_ms);
+            self.slots[slot as usize].counting = at;
+        }
+    }
+
+    pub fn insert(&mut self, record: Record, until_ms: u64) -> u32 {
+        let at = match self.free_records.pop() {
+            Some(at) => {
+                self.records[at as usize] = record;
+                at
+            }
+            None => {
+                self.records.push(record);
+                place(self.records.len() - 1)
+            }
+        };
+        let slot = &mut self.slots[record.account as usize];
+        slot.records += 1;
+        if record.fate == Fate::Counted {
+            slot.pending += record.amount;
+        }
+        self.link_end(at, until_ms);
+        if !record.is_anonymous() {
+            self.link_lease(at);
+        }
+        at
+    }
+
+    /// The record no longer counts; its name is remembered until `until_ms`.
+    pub fn end(&mut self, at: u32, fate: Fate, until_ms: u64) {
+        let record = self.records[at as usize];
+        if record.fate == Fate::Counted {
+            self.slots[record.account as usize].pending -= record.amount;
+        }
+        self.records[at as usize].fate = fate;
+        self.unlink_end(at);
+        self.link_end(at, until_ms);
+    }
+
+    pub fn remove(&mut self, at: u32) {
+        self.unlink_end(at);
+        let record = self.records[at as usize];
+        if !record.is_anonymous() {
+            self.unlink_lease(at);
+        }
+        let slot = &mut self.slots[record.account as usize];
+        if record.fate == Fate::Counted {
+            slot.pending -= record.amount;
+        }
+        if slot.counting == at {
+            slot.counting = NONE;
+        }
+        slot.records -= 1;
+        if slot.records == 0 && slot.debt == 0 {
+            self.remove_account(record.account);
+        }
+        self.free_records.push(at);
+    }
+
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.ends.first_key_value().is_some_and(|(&until_ms, _)| until_ms <= now_ms)
+    }
+
+    /// Ends at most `most` records that are due; how many it was.
+    pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
+        let mut done = 0;
+        while done < most {
+            let Some((&until_ms, &at)) = self.ends.first_key_value() else { break };
+            if until_ms > now_ms {
+                break;
+            }
+            let record = self.records[at as usize];
+            if record.for_retries && record.fate == Fate::Counted {
+                self.end(at, Fate::Expired, now_ms + super::RETRY_MEMORY_MS);
+            } else {
+                self.remove(at);
+            }
+            done += 1;
+        }
+        done
+    }
+
+    fn link_end(&mut self, at: u32, until_ms: u64) {
+        let until_ms = until_ms.next_multiple_of(TICK_MS);
+        let first = self.ends.entry(until_ms).or_insert(NONE);
+        let after = std::mem::replace(first, at);
+        if after != NONE {
+            self.records[after as usize].before = at;
+        }
+        let record = &mut self.records[at as usize];
+        (record.until_ms, record.before, record.after) = (until_ms, NONE, after);
+    }
+
+    fn unlink_end(&mut self, at: u32) {
+        let Record { until_ms, before, after, .. } = self.records[at as usize];
+        if after != NONE {
+            self.records[after as usize].before = before;
+        }
+        match (before, after) {
+            (NONE, NONE) => drop(self.ends.remove(&until_ms)),
+            (NONE, after) => drop(self.ends.insert(until_ms, after)),
+            (before, after) => self.records[before as usize].after = after,
+        }
+    }
+
+    fn link_lease(&mut self, at: u32) {
+        let lease = self.records[at as usize].lease;
+        let (records, hasher) = (&mut self.records, &self.hasher);
+        let hash = hasher.hash_one(lease);
+        match self.by_lease.find_mut(hash, |&first| records[first as usize].lease == lease) {
+            Some(first) => {
+                records[at as usize].next_of_lease = *first;
+                *first = at;
+            }
+            None => {
+                self.by_lease
+                    .insert_unique(hash, at, |&other| hasher.hash_one(records[other as usize].lease));
+            }
+        }
+    }
+
+    fn unlink_lease(&mut self, at: u32) {
+        let Record { lease, next_of_lease, .. } = self.records[at as usize];
+        let hash = self.hasher.hash_one(lease);
+        let records = &mut self.records;
+        let entry = self.by_lease.find_entry(hash, |&first| records[first as usize].lease == lease);
+        let Ok(mut entry) = entry else { return };
+        let mut before = *entry.get();
+        match (before == at, next_of_lease) {
+            (true, NONE) => drop(entry.remove()),
+            (true, next) => *entry.get_mut() = next,
+            (false, next) => {
+                while records[before as usize].next_of_lease != at {
+                    before = records[before as usize].next_of_lease;
+                }
+                records[before as usize].next_of_lease = next;
+            }
+        }
+    }
+
+    fn remove_account(&mut self, slot: u32) {
+        let id = self.slots[slot as usize].id;
+        let hash = self.hasher.hash_one(id);
+        let slots = &self.slots;
+        if let Ok(entry) = self.by_account.find_entry(hash, |&other| slots[other as usize].id == id) {
+            entry.remove();
+            self.free_slots.push(slot);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The production ledger: TigerBeetle behind a queue.
+//!
+//! [`TigerBeetle`] is the cheap handle that callers hold. Behind it one worker turns what has gathered into batches, a
+//! provisioner makes and funds accounts, and a reader looks at balances on a session of its own. Every wait of a caller
+//! has a deadline; a chain whose caller has gone is given back when it lands.
+
+mod batch;
+mod provision;
+mod reader;
+mod session;
+mod wire;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+pub use self::session::Cluster;
+use self::session::{Session, SessionError};
+pub use self::wire::TransferIds;
+use super::{Action, Balance, Chain, LedgerError, Outcome, Verdict};
+use crate::limit::{Account, Overage};
+use crate::retry::eta::DrainRate;
+use crate::telemetry::Metrics;
+
+/// How it is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub cluster: Cluster,
+    pub transfer_ids: TransferIds,
+    /// Bounds every call of a caller.
+    pub timeout: Duration,
+    /// Chains that may wait.
+    pub queue_max: usize,
+}
+
+/// What is written to the queue.
+struct Work {
+    chain: Chain,
+    step: Step,
+    /// `None`: nobody waits.
+    reply: Option<Reply>,
+}
+
+type Reply = oneshot::Sender<Result<Outcome, LedgerError>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Apply,
+    /// It exists: make sure that nobody is giving it back.
+    Claim,
+    /// Its caller has gone.
+    Abandon,
+}
+
+impl Work {
+    fn answer(self, answer: Result<Outcome, LedgerError>) {
+        if let Some(reply) = self.reply {
+            // A caller that has gone in the meantime misses nothing by a refusal.
+            drop(reply.send(answer));
+        }
+    }
+
+    fn has_left(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| reply.is_closed())
+    }
+}
+
+/// What an account must be brought to before it is used.
+#[derive(Debug, Clone)]
+pub struct Want {
+    pub account: Arc<Account>,
+    pub capacity: u64,
+    pub overage: Overage,
+}
+
+/// What the tasks know of each other.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    metrics: Arc<Metrics>,
+    drain: DrainRate,
+    writer_ok: AtomicBool,
+    reader_ok: AtomicBool,
+    /// Why it is not up.
+    reason: ArcSwapOption<String>,
+    /// Accounts used since the reader last looked.
+    touched: parking_lot::Mutex<Vec<Arc<Account>>>,
+}
+
+/// Accounts looked at in one round at most: a fraction of one request.
+const TOUCHED_MAX: usize = 200;
+
+impl Shared {
+    fn is_up(&self) -> bool {
+        self.writer_ok.load(Ordering::Acquire) && self.reader_ok.load(Ordering::Acquire)
+    }
+
+    fn set(&self, side: &AtomicBool, state: Result<(), &SessionError>) {
+        let before = self.is_up();
+        if let Err(error) = state {
+            self.reason.store(Some(Arc::new(error.to_string())));
+        }
+        side.store(state.is_ok(), Ordering::Release);
+        let now = self.is_up();
+        self.metrics.ledger_up.set(i64::from(now));
+        match (before, now) {
+            (false, true) => tracing::info!("the ledger answers"),
+            (true, false) => tracing::warn!(reason = %self.why_down(), "the ledger does not answer"),
+            _ => {}
+        }
+    }
+
+    fn why_down(&self) -> String {
+        self.reason.load().as_ref().map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
+    }
+
+    fn touch(&self, account: &Arc<Account>) {
+        if account.start_sampling() {
+            let mut touched = self.touched.lock();
+            if touched.len() < TOUCHED_MAX {
+                touched.push(Arc::clone(account));
+            } else {
+                account.end_sampling();
+            }
+        }
+    }
+}
+
+/// The handle.
+#[derive(Debug, Clone)]
+pub struct TigerBeetle {
+    queue: mpsc::Sender<Work>,
+    /// Given back by callers that left at the last moment; as many as there are callers at most.
+    abandoned: mpsc::UnboundedSender<Chain>,
+    provisioner: mpsc::Sender<provision::Request>,
+    reader: mpsc::Sender<reader::Read>,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+impl TigerBeetle {
+    /// Starts the tasks. The cluster may be away.
+    pub fn start(options: Options, metrics: Arc<Metrics>) -> Self {
+        let (queue, queued) = mpsc::channel(options.queue_max);
+        let (abandoned, given_back) = mpsc::unbounded_channel();
+        let (provisioner, wanted) = mpsc::channel(options.queue_max);
+        let (reader, reads) = mpsc::channel(1024);
+        let session = Arc::new(Session::new(options.cluster.clone()));
+        let read_session = Arc::new(Session::new(options.cluster.clone()));
+        let shared = Arc::new(Shared {
+            options,
+            metrics,
+            drain: DrainRate::new(),
+            writer_ok: AtomicBool::new(false),
+            reader_ok: AtomicBool::new(false),
+            reason: ArcSwapOption::empty(),
+            touched: parking_lot::Mutex::default(),
+        });
+        let tasks = TaskTracker::new();
+        tasks.spawn(worker::run(Arc::clone(&shared), Arc::clone(&session), queued, given_back, provisioner.clone()));
+        // The provisioner puts work back into the queue, but must not keep the worker alive.
+        tasks.spawn(provision::run(Arc::clone(&shared), session, wanted, queue.downgrade()));
+        tasks.spawn(reader::run(Arc::clone(&shared), read_session, reads));
+        Self { queue, abandoned, provisioner, reader, shared, tasks }
+    }
+
+    pub fn ready(&self) -> Result<(), String> {
+        if self.shared.is_up() { Ok(()) } else { Err(format!("ledger: {}", self.shared.why_down())) }
+    }
+
+    /// Applies a chain within `limit`. A caller that drops this future gets its reservation given back.
+    pub async fn apply(&self, chain: Chain, limit: Duration) -> Result<Outcome, LedgerError> {
+        if !self.shared.is_up() {
+            return Err(LedgerError::Unavailable(self.shared.why_down()));
+        }
+        let (reply, answer) = oneshot::channel();
+        let again = chain.clone();
+        let work = Work { chain, step: Step::Apply, reply: Some(reply) };
+        self.queue.try_send(work).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => self.queue_full(),
+            mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),
+        })?;
+        let mut waiting = Waiting { answer, chain: Some(again), abandoned: self.abandoned.clone() };
+        let answered = tokio::time::timeout(limit, &mut waiting.answer).await;
+        match answered {
+            Ok(answer) => {
+                waiting.chain = None;
+                answer.unwrap_or_else(|_| Err(LedgerError::Unavailable("shutting down".to_owned())))
+            }
+            // Dropping `waiting` gives back what landed at this very moment.
+            Err(_) => Err(LedgerError::TimedOut(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))),
+        }
+    }
+
+    fn queue_full(&self) -> LedgerError {
+        let waiting = self.shared.options.queue_max;
+        LedgerError::QueueFull { waiting, per_second: self.shared.drain.per_second(crate::clock::monotonic_ms()) }
+    }
+
+    /// Makes and funds accounts, in as few round trips as can be.
+    pub async fn provision(&self, wants: Vec<Want>, limit: Duration) -> Result<(), LedgerError> {
+        let (reply, done) = oneshot::channel();
+        let request = provision::Request::Wants { wants, reply };
+        let gone = || LedgerError::Unavailable("shutting down".to_owned());
+        self.provisioner.send(request).await.map_err(|_| gone())?;
+        match tokio::time::timeout(limit, done).await {
+            Ok(done) => done.map_err(|_| gone())?,
+            Err(_) => Err(LedgerError::TimedOut(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))),
+        }
+    }
+
+    /// Balances, read in the background; one per want, in order.
+    pub async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        if !self.shared.is_up() {
+            return Err(LedgerError::Unavailable(self.shared.why_down()));
+        }
+        let (reply, answer) = oneshot::channel();
+        let limit = self.shared.options.timeout.max(READ_TIMEOUT);
+        let late = LedgerError::TimedOut(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let read = reader::Read { wants, reply };
+        self.reader.try_send(read).map_err(|_| LedgerError::Unavailable("too many reads at once".to_owned()))?;
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(LedgerError::Unavailable("shutting down".to_owned())),
+            Err(_) => Err(late),
+        }
+    }
+
+    /// Lets what was queued land. Call when nobody asks any more.
+    pub async fn close(self, limit: Duration) {
+        let Self { queue, abandoned, provisioner, reader, tasks, .. } = self;
+        drop((queue, abandoned, provisioner, reader));
+        tasks.close();
+        if tokio::time::timeout(limit, tasks.wait()).await.is_err() {
+            tracing::warn!("the last batch did not land in time");
+        }
+    }
+}
+
+/// Reads are not on anybody's path.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A caller that waits. If it leaves when the answer is already there, the reservation is given back all the same.
+struct Waiting {
+    answer: oneshot::Receiver<Result<Outcome, LedgerError>>,
+    /// Taken once the answer was read.
+    chain: Option<Chain>,
+    abandoned: mpsc::UnboundedSender<Chain>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(chain) = self.chain.take() else { return };
+        // From here on the worker sees that we left; what it sent before is ours to give back.
+        self.answer.close();
+        let landed = matches!(self.answer.try_recv(), Ok(Ok(Outcome { verdict: Verdict::Done, .. })));
+        if landed && can_be_given_back(&chain) {
+            // Nobody listens only when the process is ending; then it expires by itself.
+            drop(self.abandoned.send(chain));
+        }
+    }
+}
+
+/// Only reserves are undone; what a completion did stays.
+fn can_be_given_back(chain: &Chain) -> bool {
+    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_)))
+}
+
+/// Waits for a call as long as it takes, because it can't be taken back; says so when it takes long, and gives up only
+/// when the cluster is found to have moved to other addresses.
+async fn patiently<T>(
+    shared: &Shared,
+    session: &Session,
+    side: &AtomicBool,
+    call: impl Future<Output = Result<T, SessionError>>,
+) -> Result<T, SessionError> {
+    let stall = (shared.options.timeout * 2).max(Duration::from_millis(500));
+    tokio::pin!(call);
+    loop {
+        match tokio::time::timeout(stall, &mut call).await {
+            Ok(Ok(value)) => {
+                shared.set(side, Ok(()));
+                return Ok(value);
+            }
+            Ok(Err(error)) => {
+                shared.set(side, Err(&error));
+                return Err(error);
+            }
+            Err(_) => {
+                let error = session.no_answer();
+                shared.set(side, Err(&error));
+                if session.has_moved().await {
+                    session.renew();
+                    return Err(error);
+                }
+            }
+        }
+    }
+}

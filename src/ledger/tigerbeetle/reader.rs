@@ -1,0 +1,116 @@
+//! Balances, read in the background on a session of their own: samples for `limit_remaining`, gauges, the admin API.
+//!
+//! It also looks every second whether the cluster answers, so that an idle sidecar knows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tigerbeetle_unofficial as tb;
+use tokio::sync::{mpsc, oneshot};
+
+use super::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
+use super::{Shared, Want, patiently, wire};
+use crate::ledger::{Balance, LedgerError};
+use crate::limit::Account;
+
+/// Accounts whose balances are wanted.
+pub struct Read {
+    pub wants: Vec<Want>,
+    pub reply: oneshot::Sender<Result<Vec<Balance>, LedgerError>>,
+}
+
+/// How old a sample gets.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// How long an idle cluster is believed to be there.
+const PINGS_PER_SECOND: u32 = 1;
+
+struct Reader {
+    shared: Arc<Shared>,
+    session: Arc<Session>,
+}
+
+pub async fn run(shared: Arc<Shared>, session: Arc<Session>, mut reads: mpsc::Receiver<Read>) {
+    let reader = Reader { shared, session };
+    let mut idle_rounds = 0;
+    loop {
+        let wake = tokio::time::timeout(SAMPLE_INTERVAL, reads.recv()).await;
+        match wake {
+            Ok(None) => return,
+            Ok(Some(read)) => {
+                let answer = reader.balances(&read.wants).await;
+                drop(read.reply.send(answer.map_err(|error| LedgerError::Unavailable(error.to_string()))));
+            }
+            Err(_) => {
+                let touched = std::mem::take(&mut *reader.shared.touched.lock());
+                idle_rounds = if touched.is_empty() { idle_rounds + 1 } else { 0 };
+                let due = !reader.shared.is_up() || idle_rounds % (4 / PINGS_PER_SECOND) == 0;
+                if due || !touched.is_empty() {
+                    reader.sample(touched, &reads).await;
+                }
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// Looks at what was used, and with it whether the cluster answers.
+    async fn sample(&self, touched: Vec<Arc<Account>>, reads: &mpsc::Receiver<Read>) {
+        let mut ids: Vec<u128> = touched.iter().map(|account| account.id).collect();
+        ids.push(wire::operator_id());
+        let ended = async {
+            while !reads.is_closed() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let found = tokio::select! {
+            found = self.look_up(ids) => found,
+            () = ended => return,
+        };
+        match found {
+            Ok(found) => {
+                for account in &touched {
+                    if let Some(there) = found.get(&account.id) {
+                        account.set_sample(balance_of(there, None).available());
+                    }
+                }
+            }
+            Err(error) => tracing::debug!(%error, "could not sample balances"),
+        }
+        touched.iter().for_each(|account| account.end_sampling());
+    }
+
+    async fn balances(&self, wants: &[Want]) -> Result<Vec<Balance>, SessionError> {
+        let mut ids: Vec<u128> = Vec::with_capacity(wants.len() * 2);
+        for want in wants {
+            ids.push(want.account.id);
+            ids.push(want.account.debt_id());
+        }
+        let found = self.look_up(ids).await?;
+        let balance = |want: &Want| match found.get(&want.account.id) {
+            Some(account) => balance_of(account, found.get(&want.account.debt_id())),
+            // Not made yet: it will be with this capacity.
+            None => Balance { capacity: want.capacity, ..Balance::default() },
+        };
+        Ok(wants.iter().map(balance).collect())
+    }
+
+    async fn look_up(&self, ids: Vec<u128>) -> Result<HashMap<u128, tb::Account>, SessionError> {
+        let mut found = HashMap::with_capacity(ids.len());
+        for part in ids.chunks(EVENTS_MAX_DEVELOPMENT) {
+            let call = self.session.lookup_accounts(part.to_vec());
+            let accounts = patiently(&self.shared, &self.session, &self.shared.reader_ok, call).await?;
+            found.extend(accounts.into_iter().map(|account| (account.id(), account)));
+        }
+        Ok(found)
+    }
+}
+
+fn balance_of(account: &tb::Account, debt: Option<&tb::Account>) -> Balance {
+    let clamp = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+    Balance {
+        capacity: clamp(account.credits_posted().saturating_sub(account.debits_posted())),
+        used: clamp(account.debits_pending()),
+        debt: debt.map_or(0, |debt| clamp(debt.debits_posted())),
+    }
+}

@@ -1,0 +1,203 @@
+//! Chains in TigerBeetle's words, and its results in ours. Pure; the only file that knows labels and flags.
+//!
+//! Accounts and labels: one ledger, one code, an operator on the other side of every transfer.
+
+use tigerbeetle_unofficial as tb;
+
+use tb::error::CreateTransferErrorKind as Kind;
+use tb::transfer::Flags;
+
+use crate::ledger::{Action, Chain, Code, Refusal};
+use crate::limit::id::{digest_id, time_ordered_id};
+use crate::limit::{Account, LeaseId};
+
+const LEDGER_LIMITS: u32 = 1;
+const CODE_LIMIT: u16 = 1;
+
+/// Who made the claim on an abandoned name: the one who asked again, or the one who gave it back.
+const CODE_CLAIM_AGAIN: u16 = 2;
+const CODE_CLAIM_VOID: u16 = 3;
+
+/// How transfer ids are made of their labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TransferIds {
+    /// The lease's milliseconds on top: TigerBeetle is up to three times as fast with ids that rise.
+    #[default]
+    TimeOrdered,
+    Sha256,
+}
+
+impl TransferIds {
+    fn id(self, lease: &LeaseId, parts: &[&str]) -> u128 {
+        match (self, lease.unix_ms()) {
+            (Self::TimeOrdered, Some(ms)) => time_ordered_id(ms, parts),
+            _ => digest_id(parts),
+        }
+    }
+}
+
+/// The ids of one lease's transfers.
+struct Names<'a> {
+    ids: TransferIds,
+    lease: &'a LeaseId,
+    lease_text: String,
+}
+
+impl<'a> Names<'a> {
+    fn new(ids: TransferIds, lease: &'a LeaseId) -> Self {
+        Self { ids, lease, lease_text: lease.to_string() }
+    }
+
+    fn id(&self, label: &str, account: &Account) -> u128 {
+        self.ids.id(self.lease, &[label, &self.lease_text, ":", account.key.as_str()])
+    }
+}
+
+pub fn operator_id() -> u128 {
+    digest_id(&["acct:operator"])
+}
+
+pub fn operator_account() -> tb::Account {
+    tb::Account::new(operator_id(), LEDGER_LIMITS, CODE_LIMIT)
+}
+
+pub fn limit_account(account: &Account) -> tb::Account {
+    tb::Account::new(account.id, LEDGER_LIMITS, CODE_LIMIT)
+        .with_flags(tb::account::Flags::DEBITS_MUST_NOT_EXCEED_CREDITS)
+}
+
+pub fn debt_account(account: &Account) -> tb::Account {
+    tb::Account::new(account.debt_id(), LEDGER_LIMITS, CODE_LIMIT)
+}
+
+fn transfer(id: u128, from: u128, to: u128, amount: u64) -> tb::Transfer {
+    tb::Transfer::new(id)
+        .with_debit_account_id(from)
+        .with_credit_account_id(to)
+        .with_ledger(LEDGER_LIMITS)
+        .with_code(CODE_LIMIT)
+        .with_amount(u128::from(amount))
+}
+
+/// Appends the chain, linked.
+pub fn push_chain(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    let operator = operator_id();
+    for step in &chain.transfers {
+        let account = &step.account;
+        out.push(match step.action {
+            Action::Reserve(hold) => {
+                transfer(names.id("xfer:reserve:", account), account.id, operator, hold.amount)
+                    .with_timeout(hold.lifetime_seconds.get())
+                    .with_flags(Flags::PENDING | Flags::LINKED)
+            }
+            Action::Rereserve(hold) => {
+                transfer(names.id("xfer:rereserve:", account), account.id, operator, hold.amount)
+                    .with_timeout(hold.lifetime_seconds.get())
+                    .with_flags(Flags::PENDING | Flags::LINKED)
+            }
+            Action::Void => tb::Transfer::new(names.id("xfer:void:", account))
+                .with_pending_id(names.id("xfer:reserve:", account))
+                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+            Action::Debt { amount } => {
+                transfer(names.id("xfer:debt:", account), account.debt_id(), operator, amount)
+                    .with_flags(Flags::LINKED)
+            }
+        });
+    }
+    end_chain(out);
+}
+
+/// A chain ends with the first transfer that isn't linked.
+fn end_chain(out: &mut [tb::Transfer]) {
+    if let Some(last) = out.last_mut() {
+        last.set_flags(last.flags() - Flags::LINKED);
+    }
+}
+
+/// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it.
+pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    let Some(first) = chain.transfers.first() else { return };
+    out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
+    for step in &chain.transfers {
+        let void = tb::Transfer::new(names.id("xfer:void:", &step.account))
+            .with_pending_id(names.id("xfer:reserve:", &step.account));
+        out.push(void.with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED));
+    }
+    end_chain(out);
+}
+
+/// Claims a reserve that was found to exist.
+pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
+    let names = Names::new(ids, &chain.lease);
+    chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
+}
+
+/// Moves nothing: it only takes an id that can be taken once.
+fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
+    transfer(names.id("xfer:claim:", account), account.id, operator_id(), 0).with_code(code)
+}
+
+/// Whether a claim that answered `kind` (`None`: done) holds for the one who asked again.
+pub fn claim_holds(kind: Option<Kind>) -> bool {
+    matches!(kind, None | Some(Kind::Exists))
+}
+
+/// A change of capacity, named by the totals that it starts from, so that it happens once whoever does it.
+/// `attempt` tells apart ids that were burnt by a race.
+pub fn capacity_change(account: &Account, credits_posted: u128, debits_posted: u128, attempt: u32, change: Change) -> tb::Transfer {
+    let attempt = if attempt == 0 { String::new() } else { format!(":{attempt}") };
+    let label = format!("xfer:capacity:{}:{credits_posted}:{debits_posted}{attempt}", account.key);
+    let id = digest_id(&[&label]);
+    match change {
+        Change::Raise(amount) => transfer(id, operator_id(), account.id, amount),
+        Change::Lower(amount) => transfer(id, account.id, operator_id(), amount),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Raise(u64),
+    Lower(u64),
+}
+
+/// What a chain came to, in TigerBeetle's results for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Landed {
+    Done,
+    /// It was there already: done by an earlier sending of the same name.
+    DoneBefore,
+    Refused(Refusal),
+    /// An account is not there (any more): nothing was done, and it must be made again.
+    AccountMissing { index: usize },
+    /// Something that this program never sends was refused.
+    Unexpected { index: usize, kind: Kind },
+}
+
+/// Reads the failures of one chain; indexes count from its first transfer.
+pub fn landed(failures: &[(usize, Kind)]) -> Landed {
+    let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed)) else {
+        return Landed::Done;
+    };
+    let refused = |code| Landed::Refused(Refusal { index, code, failed: 1 << index });
+    match kind {
+        // The timeout of a re-reserve is what was left of the window at the time.
+        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => Landed::DoneBefore,
+        Kind::ExceedsCredits => refused(Code::ExceedsCredits),
+        Kind::IdAlreadyFailed => refused(Code::IdAlreadyFailed),
+        Kind::PendingTransferNotFound => refused(Code::PendingTransferNotFound),
+        Kind::PendingTransferExpired => refused(Code::PendingTransferExpired),
+        Kind::PendingTransferAlreadyVoided => refused(Code::PendingTransferAlreadyVoided),
+        Kind::Exists
+        | Kind::ExistsWithDifferentFlags
+        | Kind::ExistsWithDifferentAmount
+        | Kind::ExistsWithDifferentPendingId
+        | Kind::ExistsWithDifferentDebitAccountId
+        | Kind::ExistsWithDifferentCreditAccountId
+        | Kind::ExistsWithDifferentTimeout
+        | Kind::ExistsWithDifferentCode => refused(Code::ExistsWithDifferentFields),
+        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => Landed::AccountMissing { index },
+        other => Landed::Unexpected { index, kind: other },
+    }
+}

@@ -1,0 +1,218 @@
+//! From the descriptors of a request to its requirements: what must be reserved, together, for it to pass.
+//!
+//! Requirements are deduplicated by LimitKey with their amounts added. Decides nothing and charges nothing.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::tree::{Found, Rule, Target, find};
+use super::{Level, Registry};
+use crate::limit::key::{Entry, write_override};
+use crate::limit::{
+    Account, Accounts, Cost, Kind, LimitKey, LimitSpec, Origin, Overage, REQUIREMENTS_MAX, Unit,
+};
+
+/// One descriptor of a request, as the domain sees it.
+#[derive(Debug)]
+pub struct Ask<'a> {
+    pub entries: SmallVec<[Entry<'a>; 4]>,
+    /// 0 looks without charging.
+    pub hits: u64,
+    /// A limit that came with the descriptor; the files are not consulted.
+    pub limit: Option<OverrideLimit>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverrideLimit {
+    pub requests_per_unit: u32,
+    pub unit: Unit,
+}
+
+/// What a failed requirement means for the request. Ordered: the stricter wins when two descriptors share a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enforcement {
+    Shadow,
+    Quota,
+    Enforced,
+}
+
+/// One limit and the amount the whole request asks of it.
+#[derive(Debug)]
+pub struct Requirement {
+    pub account: Arc<Account>,
+    pub spec: Arc<LimitSpec>,
+    pub name: Arc<str>,
+    pub amount: u64,
+    pub enforcement: Enforcement,
+    pub reconcile: bool,
+    pub cost: Cost,
+    pub metric_per_value: bool,
+}
+
+/// What one descriptor of the request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// No limit applies.
+    Bare,
+    Unlimited,
+    /// Bit n stands for requirement n.
+    Limited { requirements: u32, enforcement: Enforcement },
+}
+
+/// The requirements of a request, and what each of its descriptors has to do with them.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub requirements: SmallVec<[Requirement; 4]>,
+    pub descriptors: SmallVec<[Wanted; 4]>,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    #[error("the descriptors ask for more than {REQUIREMENTS_MAX} limits at once")]
+    TooManyRequirements,
+    #[error("the hits asked of limit {0} add up to more than 64 bits hold")]
+    AmountOverflow(LimitKey),
+}
+
+impl Registry {
+    /// The requirements of a request, in the order of its descriptors.
+    pub fn plan(&self, domain: &str, asks: &[Ask<'_>], accounts: &Accounts) -> Result<Plan, PlanError> {
+        let mut plan = Plan::default();
+        let Some(level) = self.domain(domain) else {
+            plan.descriptors.extend(asks.iter().map(|_| Wanted::Bare));
+            return Ok(plan);
+        };
+        let found: SmallVec<[Option<Found<'_>>; 4]> = asks.iter().map(|ask| look_up(level, ask)).collect();
+        let replaced = replaced_names(&found);
+        let mut key = String::with_capacity(96);
+        for (ask, found) in asks.iter().zip(&found) {
+            let wanted = match (&ask.limit, found) {
+                (Some(limit), _) => plan.require_override(domain, ask, *limit, accounts, &mut key)?,
+                (None, None) => Wanted::Bare,
+                (None, Some(found)) => plan.require(domain, ask, found, &replaced, accounts, &mut key)?,
+            };
+            plan.descriptors.push(wanted);
+        }
+        Ok(plan)
+    }
+}
+
+fn look_up<'r>(level: &'r Level, ask: &Ask<'_>) -> Option<Found<'r>> {
+    if ask.limit.is_some() { None } else { find(level, &ask.entries) }
+}
+
+/// The names that a rule matched by this request replaces. Nearly always none.
+fn replaced_names<'r>(found: &[Option<Found<'r>>]) -> SmallVec<[&'r str; 2]> {
+    let rules = found.iter().flatten().flat_map(|found| &found.node.rules);
+    rules.flat_map(|rule| &rule.replaces).map(|name| &**name).collect()
+}
+
+impl Plan {
+    fn require(
+        &mut self,
+        domain: &str,
+        ask: &Ask<'_>,
+        found: &Found<'_>,
+        replaced: &[&str],
+        accounts: &Accounts,
+        key: &mut String,
+    ) -> Result<Wanted, PlanError> {
+        let node = found.node;
+        if node.unlimited {
+            return Ok(Wanted::Unlimited);
+        }
+        let enforcement = match (node.shadow, node.quota) {
+            (true, _) => Enforcement::Shadow,
+            (false, true) => Enforcement::Quota,
+            (false, false) => Enforcement::Enforced,
+        };
+        let mut requirements = 0;
+        for rule in &node.rules {
+            if replaced.contains(&&*rule.name) {
+                continue;
+            }
+            let account = match &rule.target {
+                Target::Named(limit) => Arc::clone(&limit.account),
+                Target::Derived => {
+                    key.clear();
+                    found.write_key(key, domain, &ask.entries, rule);
+                    accounts.of(key)
+                }
+            };
+            let requirement = requirement(account, rule, ask.hits, enforcement, node.metric_per_value);
+            requirements |= 1 << self.add(requirement)?;
+        }
+        Ok(if requirements == 0 { Wanted::Bare } else { Wanted::Limited { requirements, enforcement } })
+    }
+
+    fn require_override(
+        &mut self,
+        domain: &str,
+        ask: &Ask<'_>,
+        limit: OverrideLimit,
+        accounts: &Accounts,
+        key: &mut String,
+    ) -> Result<Wanted, PlanError> {
+        key.clear();
+        write_override(key, domain, &ask.entries, u64::from(limit.requests_per_unit), limit.unit.name());
+        let spec = LimitSpec {
+            kind: Kind::Rolling { window_seconds: limit.unit.seconds() },
+            capacity: u64::from(limit.requests_per_unit),
+            overage: Overage::Deny,
+            unit: "requests".to_owned(),
+            description: String::new(),
+            origin: Origin::Override,
+        };
+        let index = self.add(Requirement {
+            account: accounts.of(key),
+            spec: Arc::new(spec),
+            name: Arc::from(""),
+            amount: ask.hits,
+            enforcement: Enforcement::Enforced,
+            reconcile: false,
+            cost: Cost::Hits,
+            metric_per_value: false,
+        })?;
+        Ok(Wanted::Limited { requirements: 1 << index, enforcement: Enforcement::Enforced })
+    }
+
+    /// Adds a requirement, or its amount to the one with the same key; the index it has now.
+    fn add(&mut self, new: Requirement) -> Result<usize, PlanError> {
+        if let Some(index) = self.requirements.iter().position(|there| there.account.id == new.account.id) {
+            let there = &mut self.requirements[index];
+            there.amount = there
+                .amount
+                .checked_add(new.amount)
+                .ok_or_else(|| PlanError::AmountOverflow(new.account.key.clone()))?;
+            there.enforcement = there.enforcement.max(new.enforcement);
+            there.reconcile |= new.reconcile;
+            return Ok(index);
+        }
+        if self.requirements.len() == REQUIREMENTS_MAX {
+            return Err(PlanError::TooManyRequirements);
+        }
+        self.requirements.push(new);
+        Ok(self.requirements.len() - 1)
+    }
+}
+
+fn requirement(
+    account: Arc<Account>,
+    rule: &Rule,
+    hits: u64,
+    enforcement: Enforcement,
+    metric_per_value: bool,
+) -> Requirement {
+    Requirement {
+        account,
+        spec: Arc::clone(&rule.spec),
+        name: Arc::clone(&rule.name),
+        // A look charges nothing, whatever the rule costs.
+        amount: if hits == 0 { 0 } else { rule.cost.amount(hits) },
+        enforcement,
+        reconcile: rule.reconcile,
+        cost: rule.cost,
+        metric_per_value,
+    }
+}

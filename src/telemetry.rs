@@ -1,0 +1,216 @@
+//! Logs and metrics: how they are set up, and the counters that more than one module touches.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// Label sets that limits with `detailed_metric` may have together; later ones share `other`.
+const DETAILED_LIMITS_MAX: usize = 1000;
+
+/// Why a request was answered as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// It was allowed.
+    Allowed,
+    OverLimit,
+    LimitDecreasing,
+    RetryBudget,
+    QueueFull,
+    NeverFits,
+    /// The ledger failed and `on_failure` decided.
+    BackendError,
+}
+
+impl Reason {
+    pub const ALL: [Reason; 7] = [
+        Reason::Allowed,
+        Reason::OverLimit,
+        Reason::LimitDecreasing,
+        Reason::RetryBudget,
+        Reason::QueueFull,
+        Reason::NeverFits,
+        Reason::BackendError,
+    ];
+
+    /// As in the header `x-sluice-reason`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Allowed => "",
+            Reason::OverLimit => "over_limit",
+            Reason::LimitDecreasing => "limit_decreasing",
+            Reason::RetryBudget => "retry_budget",
+            Reason::QueueFull => "queue_full",
+            Reason::NeverFits => "never_fits",
+            Reason::BackendError => "backend_error",
+        }
+    }
+}
+
+impl EncodeLabelValue for Reason {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        EncodeLabelValue::encode(&self.name(), encoder)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    domain: String,
+    code: &'static str,
+    reason: Reason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LimitLabel {
+    pub limit: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitCodeLabels {
+    limit: String,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// The counters of one domain, looked up once per reload instead of once per request.
+#[derive(Debug)]
+pub struct DomainCounters {
+    allowed: Counter,
+    allowed_unasked: Counter,
+    denied: [Counter; Reason::ALL.len()],
+}
+
+impl DomainCounters {
+    pub fn allowed(&self, reason: Reason) {
+        if reason == Reason::Allowed { self.allowed.inc() } else { self.allowed_unasked.inc() };
+    }
+
+    pub fn denied(&self, reason: Reason) {
+        self.denied[reason as usize].inc();
+    }
+}
+
+/// Every metric, and the registry that prints them.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    decisions: Family<DecisionLabels, Counter>,
+    pub decision_seconds: Histogram,
+    pub retry_after_ms: Histogram,
+    pub ledger_up: Gauge,
+    reloads: Family<ResultLabel, Counter>,
+    pub limit_used: Family<LimitLabel, Gauge>,
+    pub limit_capacity: Family<LimitLabel, Gauge>,
+    pub limit_debt: Family<LimitLabel, Gauge>,
+    limit_decisions: Family<LimitCodeLabels, Counter>,
+    detailed_limits: parking_lot::Mutex<ahash::AHashSet<String>>,
+    pub shadow_denials: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut metrics = Self {
+            registry: Registry::default(),
+            decisions: Family::default(),
+            // 1 µs to 0.5 s: a memory answer takes microseconds, a TigerBeetle one milliseconds.
+            decision_seconds: Histogram::new(exponential_buckets(1e-6, 2.0, 20)),
+            retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
+            ledger_up: Gauge::default(),
+            reloads: Family::default(),
+            limit_used: Family::default(),
+            limit_capacity: Family::default(),
+            limit_debt: Family::default(),
+            limit_decisions: Family::default(),
+            detailed_limits: parking_lot::Mutex::default(),
+            shadow_denials: Counter::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register("sluice_decisions", "Answers to ShouldRateLimit", self.decisions.clone());
+        r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
+        r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
+        r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
+        r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
+        r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
+        r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
+        r.register("sluice_limit_debt", "Debt of named limits", self.limit_debt.clone());
+        r.register(
+            "sluice_limit_decisions",
+            "Answers per limit, for descriptors with detailed_metric",
+            self.limit_decisions.clone(),
+        );
+        r.register(
+            "sluice_shadow_denials",
+            "Times a limit in shadow mode would have denied",
+            self.shadow_denials.clone(),
+        );
+    }
+
+    pub fn domain(&self, domain: &str) -> Arc<DomainCounters> {
+        let counter = |code, reason| {
+            let labels = DecisionLabels { domain: domain.to_owned(), code, reason };
+            self.decisions.get_or_create(&labels).clone()
+        };
+        Arc::new(DomainCounters {
+            allowed: counter("OK", Reason::Allowed),
+            allowed_unasked: counter("OK", Reason::BackendError),
+            denied: Reason::ALL.map(|reason| counter("OVER_LIMIT", reason)),
+        })
+    }
+
+    pub fn reloaded(&self, ok: bool) {
+        let result = if ok { "ok" } else { "error" };
+        self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Counts an answer of a limit that opted into a label of its own.
+    pub fn limit_decided(&self, limit: &str, allowed: bool) {
+        let code = if allowed { "OK" } else { "OVER_LIMIT" };
+        let mut known = self.detailed_limits.lock();
+        if !known.contains(limit) && known.len() < DETAILED_LIMITS_MAX {
+            known.insert(limit.to_owned());
+        }
+        let limit = if known.contains(limit) { limit } else { "other" };
+        drop(known);
+        self.limit_decisions.get_or_create(&LimitCodeLabels { limit: limit.to_owned(), code }).inc();
+    }
+
+    /// The Prometheus text of everything.
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Sends logs to standard error, so that standard output stays the addresses.
+pub fn init_logs(format: LogFormat, level: &str) -> Result<(), String> {
+    let filter = tracing_subscriber::EnvFilter::try_new(level).map_err(|error| error.to_string())?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    }
+    .map_err(|error| error.to_string())
+}

@@ -1,0 +1,202 @@
+//! Seeded random load on a ledger, audited step by step by a model that is too simple to be wrong.
+//!
+//! The model is a list of reservations. After every chain: the ledger said what the model expects, nobody holds more
+//! than the capacity, a refused chain changed nothing, and every balance is the model's sum.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use sluice::ledger::{Action, Chain, Code, Hold, Keep, Transfer, Verdict};
+use sluice::limit::{Account, LeaseId, LimitKey};
+
+use crate::scenario::{Bench, OnMemory};
+
+const CAPACITIES: [u64; 4] = [1, 5, 20, 100];
+const LIFETIMES: [u32; 4] = [1, 2, 5, 60];
+
+/// One step of the load.
+#[derive(Debug, Clone)]
+pub enum Step {
+    Reserve { lease: u8, named: bool, holds: Vec<(usize, u64)> },
+    Void { lease: u8, limit: usize },
+    Settle { lease: u8, limit: usize, amount: u64 },
+    Wait { ms: u64 },
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    lease: Option<u8>,
+    limit: usize,
+    amount: u64,
+    until_ms: u64,
+}
+
+/// What the ledger should hold. Counts a reservation as gone only once the ledger must have freed it.
+struct Model {
+    held: Vec<Held>,
+    /// Leases that reserved, and what each asked: a name is used once in this load.
+    used_names: Vec<u8>,
+    now_ms: u64,
+}
+
+impl Model {
+    fn used(&self, limit: usize) -> u64 {
+        self.held.iter().filter(|held| held.limit == limit && held.until_ms > self.now_ms).map(|h| h.amount).sum()
+    }
+
+    fn first_over(&self, holds: &[(usize, u64)]) -> Option<usize> {
+        let mut asked = [0; CAPACITIES.len()];
+        holds.iter().position(|&(limit, amount)| {
+            asked[limit] += amount;
+            self.used(limit) + asked[limit] > CAPACITIES[limit]
+        })
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let holds = prop::collection::vec((0..CAPACITIES.len(), 0..8u64), 1..5);
+    prop_oneof![
+        5 => (any::<u8>(), any::<bool>(), holds).prop_map(|(lease, named, holds)| Step::Reserve { lease, named, holds }),
+        2 => (any::<u8>(), 0..CAPACITIES.len()).prop_map(|(lease, limit)| Step::Void { lease, limit }),
+        2 => (any::<u8>(), 0..CAPACITIES.len(), 0..8u64)
+            .prop_map(|(lease, limit, amount)| Step::Settle { lease, limit, amount }),
+        // Multiples of the ledger's tick, so that model and ledger free at the same moment.
+        2 => (1..300u64).prop_map(|ticks| Step::Wait { ms: ticks * 10 }),
+    ]
+}
+
+fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
+    Hold { amount, lifetime_seconds: NonZeroU32::new(lifetime).unwrap(), capacity: CAPACITIES[limit] }
+}
+
+struct Audit {
+    bench: OnMemory,
+    accounts: Vec<Arc<Account>>,
+    model: Model,
+}
+
+impl Audit {
+    fn new() -> Self {
+        let accounts = (0..CAPACITIES.len()).map(|n| Arc::new(Account::new(LimitKey::new(&format!("m{n}"))))).collect();
+        let now_ms = 1_000_000;
+        Self {
+            bench: OnMemory { now_ms, ..Default::default() },
+            accounts,
+            model: Model { held: Vec::new(), used_names: Vec::new(), now_ms },
+        }
+    }
+
+    fn chain(&self, lease: Option<u8>, actions: Vec<(usize, Action)>) -> Chain {
+        let id = match lease {
+            Some(lease) => LeaseId::parse(&format!("lease-{lease}")),
+            None => LeaseId::fresh(1, fastrand::u128(..)),
+        };
+        let keep = if lease.is_some() { Keep::ForCompletion } else { Keep::Nothing };
+        let transfers = actions.into_iter().map(|(n, action)| Transfer { account: self.accounts[n].clone(), action });
+        Chain { lease: id, keep, transfers: transfers.collect() }
+    }
+
+    async fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Wait { ms } => {
+                self.model.now_ms += ms;
+                self.bench.now_ms += ms;
+            }
+            Step::Reserve { lease, named, holds } => self.reserve(*lease, *named, holds).await?,
+            Step::Void { lease, limit } => self.give_back(*lease, *limit, None).await?,
+            Step::Settle { lease, limit, amount } => self.give_back(*lease, *limit, Some(*amount)).await?,
+        }
+        self.audit().await
+    }
+
+    async fn reserve(&mut self, lease: u8, named: bool, holds: &[(usize, u64)]) -> Result<(), TestCaseError> {
+        let mut limits: Vec<usize> = holds.iter().map(|(limit, _)| *limit).collect();
+        limits.sort_unstable();
+        limits.dedup();
+        let unique = limits.len() == holds.len();
+        // A name stands for one request; what happens to one that is used twice is in the rows.
+        let lease = (named && unique && !self.model.used_names.contains(&lease)).then_some(lease);
+        let actions = holds.iter().map(|&(n, amount)| (n, Action::Reserve(hold(n, amount, LIFETIMES[n])))).collect();
+        let verdict = self.bench.apply(self.chain(lease, actions)).await.verdict;
+        match self.model.first_over(holds) {
+            None => {
+                prop_assert_eq!(verdict, Verdict::Done);
+                self.model.used_names.extend(lease);
+                let now_ms = self.model.now_ms;
+                self.model.held.extend(holds.iter().map(|&(limit, amount)| {
+                    let until_ms = now_ms + u64::from(LIFETIMES[limit]) * 1000;
+                    // What nobody names is freed together with its neighbours, up to a thousandth of the window later.
+                    let grain = (u64::from(LIFETIMES[limit]) * 1000 / 1000).next_multiple_of(10);
+                    let until_ms = if lease.is_some() { until_ms } else { until_ms.next_multiple_of(grain) };
+                    Held { lease, limit, amount, until_ms }
+                }));
+            }
+            Some(index) => match verdict {
+                Verdict::Refused(refusal) => {
+                    prop_assert_eq!((refusal.code, refusal.index), (Code::ExceedsCredits, index));
+                }
+                Verdict::Done => return Err(TestCaseError::fail("over-admitted")),
+            },
+        }
+        Ok(())
+    }
+
+    /// Voids, and with an amount re-reserves it in the same chain.
+    async fn give_back(&mut self, lease: u8, limit: usize, again: Option<u64>) -> Result<(), TestCaseError> {
+        let now_ms = self.model.now_ms;
+        let found = self
+            .model
+            .held
+            .iter()
+            .position(|held| held.lease == Some(lease) && held.limit == limit && held.until_ms > now_ms);
+        let mut actions = vec![(limit, Action::Void)];
+        actions.extend(again.map(|amount| (limit, Action::Rereserve(hold(limit, amount, 1)))));
+        let verdict = self.bench.apply(self.chain(Some(lease), actions)).await.verdict;
+        let Some(found) = found else {
+            prop_assert_ne!(verdict, Verdict::Done, "gave back what nobody holds");
+            return Ok(());
+        };
+        let others = self.model.used(limit) - self.model.held[found].amount;
+        if again.is_some_and(|amount| others + amount > CAPACITIES[limit]) {
+            prop_assert!(matches!(verdict, Verdict::Refused(r) if r.code == Code::ExceedsCredits && r.index == 1));
+            return Ok(());
+        }
+        prop_assert_eq!(verdict, Verdict::Done);
+        self.model.held.remove(found);
+        let until_ms = now_ms + 1000;
+        // Under a lease that no step can void again: the void is spent.
+        self.model.held.extend(again.map(|amount| Held { lease: None, limit, amount, until_ms }));
+        Ok(())
+    }
+
+    async fn audit(&mut self) -> Result<(), TestCaseError> {
+        for (limit, account) in self.accounts.clone().iter().enumerate() {
+            let balance = self.bench.balance(account, CAPACITIES[limit]).await;
+            prop_assert_eq!(balance.used, self.model.used(limit), "limit {}", limit);
+            prop_assert!(balance.used <= CAPACITIES[limit], "limit {} over its capacity", limit);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..Default::default() })]
+
+    #[test]
+    fn memory_agrees_with_the_model(steps in prop::collection::vec(step(), 1..200)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime must start");
+        runtime.block_on(async {
+            let mut audit = Audit::new();
+            for step in &steps {
+                audit.take(step).await?;
+            }
+            // In the end everything comes back by itself.
+            audit.take(&Step::Wait { ms: 61_000 }).await?;
+            for (limit, account) in audit.accounts.clone().iter().enumerate() {
+                prop_assert_eq!(audit.bench.balance(account, CAPACITIES[limit]).await.used, 0);
+            }
+            Ok(())
+        })?;
+    }
+}

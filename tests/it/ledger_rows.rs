@@ -1,0 +1,77 @@
+//! What every ledger must do, a line each.
+
+use crate::scenario::{OnMemory, run};
+
+/// Windows are a second or two, so that a ledger on real time can run them too.
+pub const ROWS: &[&str] = &[
+    // capacity
+    "A 10/2s | hit A10 = ok | hit A1 = over A | used A 10",
+    "A 10/2s | hit A11 = over A | used A 0",
+    "A 0/2s | hit A1 = over A | used A 0",
+    "A 1/2s | hit A1 = ok | hit A1 = over A",
+    "A 9223372036854775807/2s | hit A9223372036854775807 = ok | hit A1 = over A",
+    "A 5/2s | hit A18446744073709551615 = over A | used A 0",
+    // all together or not at all
+    "A 10/2s | B 3/2s | hit A5 B3 = ok | hit A5 B1 = over B | used A 5 | used B 3",
+    "A 3/2s | B 10/2s | hit A3 B5 = ok | hit A1 B5 = over A | used A 3 | used B 5",
+    "A 2/2s | B 2/2s | C 9/2s | hit A2 B2 C2 = ok | hit A1 B1 C1 = over A,B | used C 2",
+    "A 9/2s | B 2/2s | C 2/2s | hit B2 C2 = ok | hit A1 B1 C1 = over B,C | used A 0",
+    "A 1/2s | B 1/2s | C 1/2s | hit A1 B1 C1 = ok | hit A1 B1 C1 = over A,B,C",
+    // windows roll: every hit comes back one window after it was spent
+    "A 10/2s | hit A10 = ok | wait 2 | hit A10 = ok | used A 10",
+    "A 10/3s | hit A4 = ok | wait 2 | hit A6 = ok | hit A1 = over A | wait 2 | used A 6 | hit A4 = ok | hit A1 = over A",
+    "A 2/3s | hit A1 = ok | wait 2 | hit A1 = ok | wait 2 | hit A1 = ok | hit A1 = over A",
+    "A 5/1s | B 5/3s | hit A5 B5 = ok | wait 2 | used A 0 | used B 5 | hit A1 B1 = over B | used A 0",
+    // names: once is enough, refused stays refused
+    "A 10/2s | reserve x A6 = ok | reserve x A6 = ok | used A 6",
+    "A 10/2s | B 10/2s | reserve x A6 B2 = ok | reserve x A6 B2 = ok | used A 6 | used B 2",
+    "A 10/2s | reserve x A6 = ok | reserve x A7 = conflict | used A 6",
+    "A 10/2s | B 10/2s | reserve x A6 = ok | reserve x B1 A6 = conflict | used A 6 | used B 0",
+    "A 10/2s | reserve x A11 = over A | reserve x A1 = burnt | used A 0",
+    "A 5/2s | reserve x A5 = ok | reserve y A1 = over A | wait 2 | reserve y A1 = burnt | reserve z A1 = ok",
+    "A 5/2s | B 5/2s | reserve x A9 B1 = over A | reserve x B1 = ok | used B 1",
+    "A 5/2s | B 5/2s | reserve w B5 = ok | reserve x A1 B1 = over B | reserve x A1 = ok | used A 1",
+    "A 10/1s | reserve x A6 = ok | wait 2 | reserve x A6 = ok | used A 0",
+    // void
+    "A 10/2s | reserve x A6 = ok | void x A = ok | used A 0 | hit A10 = ok",
+    "A 10/2s | reserve x A6 = ok | void x A = ok | void x A = ok | used A 0",
+    "A 10/2s | reserve x A6 = ok | void x A = ok | reserve x A6 = ok | used A 0",
+    "A 10/2s | void x A = unknown",
+    "A 10/2s | reserve x A11 = over A | void x A = unknown",
+    "A 10/1s | reserve x A6 = ok | wait 2 | void x A = expired",
+    "A 10/2s | B 10/2s | reserve x A6 B3 = ok | void x A B = ok | used A 0 | used B 0",
+    "A 10/2s | B 10/2s | reserve x A6 B3 = ok | void x B = ok | used A 6 | used B 0",
+    "A 10/2s | B 10/2s | reserve x A6 = ok | void x A B = unknown | used A 6",
+    // void and re-reserve in one chain: what the void gives back is there for what follows
+    "A 10/2s | reserve x A10 = ok | settle x A8/2s = ok | used A 8",
+    "A 10/2s | reserve x A10 = ok | settle x A0/2s = ok | used A 0",
+    "A 10/2s | reserve x A10 = ok | settle x A11/2s = over A | used A 10",
+    "A 10/2s | reserve x A10 = ok | settle x A8/2s = ok | settle x A8/2s = ok | used A 8",
+    "A 10/1s | reserve x A10 = ok | wait 2 | settle x A8/1s = expired | used A 0",
+    "A 10/3s | reserve x A10 = ok | settle x A4/1s = ok | used A 4 | wait 2 | used A 0",
+    "A 10/2s | B 10/2s | reserve x A4 B4 = ok | settle x A2/2s B1/2s = ok | used A 2 | used B 1",
+    // more than was reserved, and debt
+    "A 10/2s | reserve x A4 = ok | more x A6/2s = ok | used A 10",
+    "A 10/2s | reserve x A4 = ok | more x A6/2s = ok | more x A6/2s = ok | used A 10",
+    "A 10/2s | reserve x A4 = ok | more x A7/2s = over A | debt x A7 = ok | used A 4 | owes A 7",
+    "A 10/2s | debt x A7 = ok | debt x A7 = ok | owes A 7 | debt y A1 = ok | owes A 8 | used A 0",
+    "A 10/2s | reserve x A4 = ok | more x A7/2s = over A | more x A1/2s = burnt",
+    // capacity changes
+    "A 5/2s | hit A5 = ok | A 8/2s | hit A3 = ok | hit A1 = over A | capacity A 8",
+    "A 8/2s | hit A2 = ok | A 5/2s | hit A3 = ok | hit A1 = over A | capacity A 5",
+    "A 8/2s | hit A7 = ok | A 5/2s | hit A1 = decreasing A | capacity A 8 | wait 3 | hit A5 = ok | capacity A 5",
+    "A 8/2s | hit A7 = ok | A 5/2s | hit A1 = decreasing A | A 9/2s | hit A2 = ok | capacity A 9",
+    "A 8/2s | B 9/2s | hit A7 = ok | A 5/2s | hit B1 A1 = decreasing A | used B 0",
+    "A 8/2s | reserve x A7 = ok | A 5/2s | hit A1 = decreasing A | void x A = ok | hit A5 = ok | capacity A 5",
+    // a chain may ask one limit twice
+    "A 10/2s | hit A6 A4 = ok | used A 10",
+    "A 10/2s | hit A6 A5 = over A | used A 0",
+];
+
+#[tokio::test]
+async fn memory() {
+    for (index, row) in ROWS.iter().enumerate() {
+        let mut bench = OnMemory { now_ms: 5_000, ..Default::default() };
+        run(&mut bench, &format!("row{index}"), row).await;
+    }
+}
