@@ -2,6 +2,8 @@
 //!
 //! The modules in reading order; each may use only those below it.
 
-pub mod limit;
 pub mod registry;
+
 pub mod retry;
+
+pub mod limit;
