@@ -57,6 +57,12 @@ impl Default for RetryBudget {
     }
 }
 
+/// Whether the value of the entry that marks retries does so: a number of at least 1.
+pub fn marks_retry(value: &str) -> bool {
+    // By its digits, so that a number too large for any integer is still a retry.
+    value.bytes().all(|byte| byte.is_ascii_digit()) && value.bytes().any(|byte| byte != b'0')
+}
+
 fn covers(ratio: f64, originals: u64, retries: u64) -> bool {
     // 0.29 × 100 is 28.999999999999996 in binary; people mean 29.
     const ROUNDING: f64 = 1e-9;
@@ -141,6 +147,16 @@ mod tests {
         assert_eq!(admitted(&budget, 5_000, &policy(0.5, 10, 0)), 20);
         assert_eq!(admitted(&budget, 20_000, &policy(0.5, 10, 0)), 0);
         assert_eq!(admitted(&budget, 20_000, &policy(0.6, 60, 0)), 10, "the longer window sees them again");
+    }
+
+    #[test]
+    fn a_retry_is_marked_by_a_number_of_at_least_one() {
+        for value in ["1", "3", "01", "10", "99999999999999999999999"] {
+            assert!(marks_retry(value), "{value}");
+        }
+        for value in ["", "0", "00", "-1", "+1", "1.5", "one", " 1", "1e3"] {
+            assert!(!marks_retry(value), "{value}");
+        }
     }
 
     #[test]

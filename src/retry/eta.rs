@@ -11,7 +11,7 @@ use super::window::SlidingCount;
 pub enum Stage {
     /// `position` others are ahead of it in the queue (0-based).
     Queued { position: u64 },
-    /// It waits for one of `concurrency` checks, a thousand milliseconds each, then joins `queue` others.
+    /// It waits for one of `concurrency` checks (a second each, as the formula has it), then joins `queue` others.
     Gated { position: u64, concurrency: u64, queue: u64 },
     /// Its check of `check_ms` runs, then it joins `queue` others.
     Checking { check_ms: u64, queue: u64 },

@@ -24,6 +24,11 @@ pub fn hint_ms(kind: Kind, streak: u32, policy: &RetryPolicy, rand: impl FnOnce(
     }
 }
 
+/// A streak is forgotten when its limit was quiet for this long.
+pub fn quiet_ms(kind: Kind, policy: &RetryPolicy) -> u64 {
+    10 * if kind.is_concurrency() { policy.concurrency.max_ms } else { policy.rolling.max_ms }
+}
+
 fn grown(base_ms: u64, factor: f64, streak: u32) -> u64 {
     whole(base_ms as f64 * factor.powf(f64::from(streak)))
 }
