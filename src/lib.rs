@@ -3,4 +3,7 @@
 //! The modules in reading order; each may use only those below it.
 
 pub mod registry;
+
+pub mod retry;
+
 pub mod limit;

@@ -70,7 +70,10 @@ impl Overage {
 /// Where a limit was written, for errors and for the admin API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    File { path: Arc<str>, line: u32 },
+    File {
+        path: Arc<str>,
+        line: u32,
+    },
     /// Created through the admin API.
     Api,
     /// Sent by Envoy with the descriptor.

@@ -72,18 +72,18 @@ impl Registry {
             return Some(Arc::clone(named));
         }
         let parts = LimitKey::new(key).parts()?;
-        let entries: Vec<Entry<'_>> =
-            parts.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let entries: Vec<Entry<'_>> = parts.entries.iter().map(|(key, value)| Entry { key, value }).collect();
         let level = self.domains.get(parts.domain.as_str())?;
         let found = tree::find(level, &entries)?;
-        let rule = found.node.rules.iter().find(|rule| {
-            matches!(rule.target, Target::Derived) && *rule.suffix == *parts.name
-        })?;
+        let rule = found
+            .node
+            .rules
+            .iter()
+            .find(|rule| matches!(rule.target, Target::Derived) && *rule.suffix == *parts.name)?;
         let mut written = String::with_capacity(key.len());
         found.write_key(&mut written, &parts.domain, &entries, rule);
         // A shared pattern is written with the pattern, not with a value that matches it.
-        (written == key).then(|| {
-            Arc::new(NamedLimit { account: accounts.of(key), spec: Arc::clone(&rule.spec) })
-        })
+        (written == key)
+            .then(|| Arc::new(NamedLimit { account: accounts.of(key), spec: Arc::clone(&rule.spec) }))
     }
 }

@@ -142,7 +142,9 @@ mod tests {
         let text = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
         assert!(matches!(LeaseId::parse(text), LeaseId::Ulid(_)));
         assert_eq!(LeaseId::parse(text).to_string(), text);
-        for other in [&text.to_lowercase(), "01ARZ3NDEKTSV4RRFFQ69G5FA", "job-7", "", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"] {
+        for other in
+            [&text.to_lowercase(), "01ARZ3NDEKTSV4RRFFQ69G5FA", "job-7", "", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ"]
+        {
             assert!(matches!(LeaseId::parse(other), LeaseId::Name(_)), "{other}");
             assert_eq!(LeaseId::parse(other).to_string(), *other);
         }
@@ -155,10 +157,21 @@ mod golden {
         ("acct:operator", "ee06f35fb94212edc7e42a11203bfca8"),
         ("acct:limit:global:llm:openai:gpt-4o:rpm", "5d3c6e5c7ffc849315cfc5f4cb10615e"),
         ("acct:debt:global:llm:openai:gpt-4o:rpm", "60252f1a5f7dda02bb62ab3ccc0944be"),
-        ("xfer:reserve:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm", "1853bf7c748e0e923500499955e17a44"),
+        (
+            "xfer:reserve:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm",
+            "1853bf7c748e0e923500499955e17a44",
+        ),
     ];
     pub const TIME_ORDERED: &[(&str, u64, &str)] = &[
-        ("xfer:reserve:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm", 1_469_922_850_259, "01563e3ab5d30e923500499955e17a44"),
-        ("xfer:void:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm", 1_469_922_850_259, "01563e3ab5d3b7ca6bf88d5ca0daeb53"),
+        (
+            "xfer:reserve:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm",
+            1_469_922_850_259,
+            "01563e3ab5d30e923500499955e17a44",
+        ),
+        (
+            "xfer:void:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm",
+            1_469_922_850_259,
+            "01563e3ab5d3b7ca6bf88d5ca0daeb53",
+        ),
     ];
 }

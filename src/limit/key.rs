@@ -166,7 +166,9 @@ mod tests {
 
     #[test]
     fn only_what_encode_writes_is_taken_apart() {
-        for text in ["d", "d:minute", "d:k:minute", "d:k=%3a:minute", "d:k=%41:minute", "d:k=%:m", "d:k=%zz:m"] {
+        for text in
+            ["d", "d:minute", "d:k:minute", "d:k=%3a:minute", "d:k=%41:minute", "d:k=%:m", "d:k=%zz:m"]
+        {
             assert_eq!(LimitKey::new(text).parts(), None, "{text}");
         }
         let mut text = String::new();

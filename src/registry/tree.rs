@@ -104,7 +104,8 @@ impl Level {
         let mut nodes = Vec::new();
         for (key, values) in &self.by_key {
             nodes.extend(values.exact.iter().map(|(value, node)| (&**key, Some(&**value), node)));
-            nodes.extend(values.patterns.iter().map(|(pattern, node)| (&**key, Some(pattern.as_str()), node)));
+            nodes
+                .extend(values.patterns.iter().map(|(pattern, node)| (&**key, Some(pattern.as_str()), node)));
             nodes.extend(values.any.iter().map(|node| (&**key, None, &**node)));
         }
         nodes
