@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 
 pub use self::answer::{Code, Decision, Denial, Status};
 use crate::clock;
-use crate::ledger::{self, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, Transfer, Verdict};
+use crate::ledger::{self, Action, Chain, Hold, Keep, Ledger, LedgerError, OnFailure, Outcome, Refusal, Transfer, Verdict};
 use crate::limit::{Accounts, LeaseId};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
-use crate::retry::Retry;
+use crate::retry::{Retry, RetryHint};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{Metrics, Reason};
 
@@ -38,6 +38,9 @@ pub enum DecideError {
     Ledger(#[from] LedgerError),
 }
 
+/// Names tried for one request: quota descriptors left out one by one, and earlier sendings that were given back.
+const ATTEMPTS_MAX: u32 = 64;
+
 /// What deciding needs, shared by every way in.
 #[derive(Debug)]
 pub struct Admission {
@@ -56,6 +59,12 @@ struct Findings {
     available: SmallVec<[Option<u64>; 4]>,
 }
 
+impl Findings {
+    fn of(plan: &Plan) -> Self {
+        Self { available: plan.requirements.iter().map(|_| None).collect(), ..Self::default() }
+    }
+}
+
 impl Admission {
     pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
         let started = clock::instant();
@@ -64,7 +73,7 @@ impl Admission {
         let decision = decided?;
         let counters = snapshot.counters(request.domain);
         match &decision.denial {
-            None => counters.allowed(Reason::Allowed),
+            None => counters.allowed(decision.reason),
             Some(denial) => {
                 counters.denied(denial.reason);
                 self.metrics.retry_after_ms.observe(denial.retry_after_ms.unwrap_or(0) as f64);
@@ -75,33 +84,57 @@ impl Admission {
 
     /// The ladder. The order of the rungs is the specification.
     async fn climb(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
-        let policy = &snapshot.retry;
         let now_ms = clock::monotonic_ms();
-        if !self.retry.budget_allows(policy, request.is_retry, now_ms) {
-            return Ok(Decision::out_of_budget(request.asks.len(), self.retry.budget_hint(policy)));
+        if let Err(hint) = self.within_budget(snapshot, request, now_ms) {
+            return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
         let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
-        let mut findings = Findings { available: plan.requirements.iter().map(|_| None).collect(), ..Default::default() };
+        let mut findings = Findings::of(&plan);
 
         if let Some(never) = never_fits(&plan, &mut findings) {
             findings.failed |= never;
             return Ok(Decision::denied(&plan, &findings, Reason::NeverFits, None));
         }
-        let lease = match self.reserve(&plan, request, &mut findings).await? {
-            Ok(lease) => lease,
-            Err(reason) => {
-                let hint_ms = self.hint(snapshot, &plan, &findings, reason, now_ms);
+        let lease = match self.reserve(&plan, request, &mut findings).await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(reason)) => {
+                let hint = self.hint(snapshot, &plan, &findings, reason, now_ms);
                 self.peek_the_rest(&plan, &mut findings);
-                return Ok(Decision::denied(&plan, &findings, reason, Some(hint_ms)));
+                return Ok(Decision::denied(&plan, &findings, reason, Some(hint.ms)));
             }
+            Err(LedgerError::QueueFull { waiting, per_second }) => {
+                let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
+                return Ok(Decision::denied(&plan, &findings, Reason::QueueFull, Some(hint.ms)));
+            }
+            Err(error) => return self.without_ledger(snapshot, &plan, error),
         };
         // From here on it succeeds.
         self.count_shadows(&plan, &lease, &mut findings).await;
-        for requirement in charged(&plan, &findings) {
-            self.retry.on_allowed(requirement.account.id);
-        }
+        self.retry.on_allowed(charged(&plan, &findings).map(|requirement| requirement.account.id), now_ms);
         self.peek_the_rest(&plan, &mut findings);
         Ok(Decision::allowed(&plan, &findings, lease))
+    }
+
+    /// The ledger failed and said nothing: `on_failure` decides.
+    fn without_ledger(&self, snapshot: &Snapshot, plan: &Plan, error: LedgerError) -> Result<Decision, DecideError> {
+        let findings = Findings::of(plan);
+        match self.ledger.on_failure() {
+            OnFailure::Allow => Ok(Decision::unasked(plan, &findings)),
+            OnFailure::Deny => {
+                let hint_ms = snapshot.retry.decreasing_ms;
+                Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)))
+            }
+            OnFailure::Error | OnFailure::Local { .. } => Err(error.into()),
+        }
+    }
+
+    fn within_budget(&self, snapshot: &Snapshot, request: &Request<'_>, now_ms: u64) -> Result<(), RetryHint> {
+        if request.is_retry {
+            self.retry.admit_retry(&snapshot.retry, now_ms, up_to)
+        } else {
+            self.retry.on_original(now_ms);
+            Ok(())
+        }
     }
 
     /// One atomic reserve of everything that can deny. A quota descriptor that is over is left out and the rest is
@@ -126,6 +159,10 @@ impl Admission {
             let Verdict::Refused(refusal) = verdict else { return Ok(Ok(lease)) };
             let failed = failed_requirements(&members, refusal);
             let first = &plan.requirements[members[refusal.index]];
+            if refusal.code == ledger::Code::Abandoned && attempt < ATTEMPTS_MAX {
+                attempt += 1;
+                continue;
+            }
             if first.enforcement != Enforcement::Quota || !self.leave_out(plan, findings, failed) {
                 findings.failed |= failed;
                 return Ok(Err(reason_of(refusal.code)));
@@ -176,10 +213,16 @@ impl Admission {
     }
 
     /// The largest hint over the requirements that failed.
-    fn hint(&self, snapshot: &Snapshot, plan: &Plan, findings: &Findings, reason: Reason, now_ms: u64) -> u64 {
+    fn hint(&self, snapshot: &Snapshot, plan: &Plan, findings: &Findings, reason: Reason, now_ms: u64) -> RetryHint {
         let failed = (0..plan.requirements.len()).filter(|n| findings.failed & (1 << n) != 0);
-        let failed = failed.map(|n| &plan.requirements[n]).map(|r| (r.account.id, r.spec.kind));
-        self.retry.on_denied(&snapshot.retry, reason, failed, now_ms)
+        let mut failed = failed.map(|n| &plan.requirements[n]);
+        if reason == Reason::LimitDecreasing {
+            let since_ms = failed.next().map_or(now_ms, |requirement| requirement.account.decreasing_since_ms(now_ms));
+            return RetryHint::decreasing(&snapshot.retry, now_ms.saturating_sub(since_ms));
+        }
+        let failed = failed.map(|requirement| (requirement.account.id, requirement.spec.kind));
+        let hint = self.retry.on_denied(failed, &snapshot.retry, now_ms, up_to);
+        hint.map_or(RetryHint { ms: snapshot.retry.decreasing_ms }, |(_, hint)| hint)
     }
 
     /// What is free on accounts that were not part of the reserve, where that costs no round trip.
@@ -225,6 +268,11 @@ fn charged<'p>(plan: &'p Plan, findings: &Findings) -> impl Iterator<Item = &'p 
     let left_out = findings.left_out;
     let all = plan.requirements.iter().enumerate();
     all.filter(move |(index, r)| r.amount > 0 && left_out & (1 << index) == 0).map(|(_, r)| r)
+}
+
+/// Jitter; nothing secret.
+fn up_to(n: u64) -> u64 {
+    fastrand::u64(0..=n)
 }
 
 fn lease_id(request_id: Option<&str>, attempt: u32) -> LeaseId {
@@ -280,6 +328,7 @@ fn reason_of(code: ledger::Code) -> Reason {
         ledger::Code::ExistsWithDifferentFields
         | ledger::Code::PendingTransferNotFound
         | ledger::Code::PendingTransferExpired
-        | ledger::Code::PendingTransferAlreadyVoided => Reason::BackendError,
+        | ledger::Code::PendingTransferAlreadyVoided
+        | ledger::Code::Abandoned => Reason::BackendError,
     }
 }

@@ -21,11 +21,12 @@ pub mod tigerbeetle;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::clock;
-use crate::limit::{Account, LeaseId};
+use crate::limit::{Account, LeaseId, Overage};
 
 /// Transfers of one lease that happen together or not at all.
 #[derive(Debug, Clone)]
@@ -138,37 +139,161 @@ pub enum LedgerError {
     Full(usize),
 }
 
-/// The ledger that this process was started with.
+/// The ledger that this process was started with, and what to do when it fails.
 #[derive(Debug)]
-pub enum Ledger {
-    Memory(memory::Memory),
+pub struct Ledger {
+    backend: Backend,
+    timeout: Duration,
+    on_failure: OnFailure,
+    /// Answers while the real one is away, with a share of each capacity.
+    local: memory::Memory,
 }
 
+#[derive(Debug)]
+pub enum Backend {
+    Memory(memory::Memory),
+    #[cfg(feature = "tigerbeetle")]
+    TigerBeetle(tigerbeetle::TigerBeetle),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OnFailure {
+    /// An error, so that Envoy's failure mode decides.
+    Error,
+    Allow,
+    Deny,
+    /// This share of each capacity, from memory.
+    Local { share: f64 },
+}
+
+/// A limit whose account is asked about, or must be there.
+#[derive(Debug, Clone)]
+pub struct Want {
+    pub account: Arc<Account>,
+    pub capacity: u64,
+    pub overage: Overage,
+}
+
+/// What a completion may take: nobody waits for its answer, and it must not be lost to a hiccup.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl Ledger {
+    pub fn new(backend: Backend, timeout: Duration, on_failure: OnFailure) -> Self {
+        Self { backend, timeout, on_failure, local: memory::Memory::default() }
+    }
+
+    pub fn on_failure(&self) -> OnFailure {
+        self.on_failure
+    }
+
+    /// Applies a chain that a caller waits for.
     pub async fn apply(&self, chain: Chain) -> Result<Outcome, LedgerError> {
-        match self {
-            Ledger::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
+        match &self.backend {
+            Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
+                OnFailure::Local { share } => match tigerbeetle.apply(chain.clone(), self.timeout).await {
+                    Err(LedgerError::Unavailable(_) | LedgerError::TimedOut(_)) => {
+                        self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                    }
+                    answer => answer,
+                },
+                _ => tigerbeetle.apply(chain, self.timeout).await,
+            },
+        }
+    }
+
+    /// Applies a chain that settles a lease.
+    pub async fn complete(&self, chain: Chain) -> Result<Outcome, LedgerError> {
+        match &self.backend {
+            Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => {
+                tigerbeetle.apply(chain, self.timeout.max(COMPLETION_TIMEOUT)).await
+            }
         }
     }
 
     /// What is free on an account, as far as that is known without a round trip.
     pub fn peek(&self, account: &Account, capacity: u64) -> Option<u64> {
-        match self {
-            Ledger::Memory(memory) => Some(memory.balance(account, capacity, clock::monotonic_ms()).available()),
+        match &self.backend {
+            Backend::Memory(memory) => Some(memory.balance(account, capacity, clock::monotonic_ms()).available()),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(_) => account.sample(),
         }
     }
 
     /// Whether requests can be answered; the reason if not.
     pub fn ready(&self) -> Result<(), String> {
-        match self {
-            Ledger::Memory(_) => Ok(()),
+        match &self.backend {
+            Backend::Memory(_) => Ok(()),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.ready(),
         }
     }
 
-    /// What an account holds now.
-    pub async fn balance(&self, account: &Account, capacity: u64) -> Result<Balance, LedgerError> {
-        match self {
-            Ledger::Memory(memory) => Ok(memory.balance(account, capacity, clock::monotonic_ms())),
+    /// Makes and funds accounts before anybody asks for them.
+    pub async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
+        match &self.backend {
+            // An account of the embedded ledger begins with its first reserve.
+            Backend::Memory(memory) => {
+                let now_ms = clock::monotonic_ms();
+                wants.iter().for_each(|want| drop(memory.balance(&want.account, want.capacity, now_ms)));
+                Ok(())
+            }
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.provision(wants, COMPLETION_TIMEOUT).await,
         }
     }
+
+    /// What accounts hold now; one per want, in order.
+    pub async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        match &self.backend {
+            Backend::Memory(memory) => {
+                let now_ms = clock::monotonic_ms();
+                Ok(wants.iter().map(|want| memory.balance(&want.account, want.capacity, now_ms)).collect())
+            }
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.balances(wants).await,
+        }
+    }
+
+    /// Frees what expired, also for keys that nobody asks about any more.
+    pub fn sweep(&self) {
+        self.local.sweep(clock::monotonic_ms());
+        match &self.backend {
+            Backend::Memory(memory) => memory.sweep(clock::monotonic_ms()),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(_) => {}
+        }
+    }
+
+    /// Lets what is under way land.
+    pub async fn close(&self, limit: Duration) {
+        match &self.backend {
+            Backend::Memory(_) => {}
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.close(limit).await,
+        }
+    }
+}
+
+impl Chain {
+    /// The same on accounts that have only a share of their capacity.
+    #[cfg(feature = "tigerbeetle")]
+    fn with_share(mut self, share: f64) -> Self {
+        for transfer in &mut self.transfers {
+            if let Action::Reserve(hold) | Action::Rereserve(hold) = &mut transfer.action {
+                hold.capacity = shared(hold.capacity, share);
+            }
+        }
+        self
+    }
+}
+
+/// Rounded down, so that shares of several sidecars never add up to more.
+#[cfg(feature = "tigerbeetle")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u64 is one")]
+fn shared(capacity: u64, share: f64) -> u64 {
+    (capacity as f64 * share) as u64
 }

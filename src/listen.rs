@@ -1,42 +1,10 @@
 //! Sockets: bound before anything is promised, with the address they really have.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use tokio::net::{TcpListener, UnixListener};
 
-/// Where to listen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is not an address: give <ip>:<port>, such as 127.0.0.1:8081, or unix:<path>")]
-pub struct AddressError(String);
-
-impl FromStr for Address {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        match text.strip_prefix("unix:") {
-            Some(path) if !path.is_empty() => Ok(Self::Unix(path.into())),
-            _ => text.parse().map(Self::Tcp).map_err(|_| AddressError(text.to_owned())),
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
+use crate::config::settings::value::Listen;
 
 /// A bound socket.
 #[derive(Debug)]
@@ -46,10 +14,10 @@ pub enum Listener {
 }
 
 impl Listener {
-    pub async fn bind(address: &Address) -> std::io::Result<Self> {
+    pub async fn bind(address: &Listen) -> std::io::Result<Self> {
         match address {
-            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
-            Address::Unix(path) => {
+            Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Listen::Unix(path) => {
                 remove_stale(path)?;
                 UnixListener::bind(path).map(Self::Unix)
             }
@@ -57,12 +25,12 @@ impl Listener {
     }
 
     /// The address it really has: port 0 was only a wish.
-    pub fn address(&self) -> std::io::Result<Address> {
+    pub fn address(&self) -> std::io::Result<Listen> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
             Self::Unix(listener) => {
                 let address = listener.local_addr()?;
-                Ok(Address::Unix(address.as_pathname().map(PathBuf::from).unwrap_or_default()))
+                Ok(Listen::Unix(address.as_pathname().map(PathBuf::from).unwrap_or_default()))
             }
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
+use crate::ledger::Want;
 use crate::limit::key::Entry;
 use crate::limit::{Account, Accounts, LimitKey, LimitSpec};
 
@@ -22,6 +23,13 @@ pub use tree::{Level, Node, Rule, Target};
 pub struct NamedLimit {
     pub account: Arc<Account>,
     pub spec: Arc<LimitSpec>,
+}
+
+impl NamedLimit {
+    /// What the ledger must have for it.
+    pub fn want(&self) -> Want {
+        Want { account: Arc::clone(&self.account), capacity: self.spec.capacity, overage: self.spec.overage }
+    }
 }
 
 /// Every limit of every file.

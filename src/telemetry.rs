@@ -75,6 +75,38 @@ struct LimitCodeLabels {
     code: &'static str,
 }
 
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseEvent {
+    Reserved,
+    Completed,
+    ExpiredUnseen,
+    VoidedOnCancel,
+    Forged,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LeaseLabel {
+    event: LeaseEventName,
+}
+
+/// In the metric's spelling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct LeaseEventName(LeaseEvent);
+
+impl EncodeLabelValue for LeaseEventName {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let name = match self.0 {
+            LeaseEvent::Reserved => "reserved",
+            LeaseEvent::Completed => "completed",
+            LeaseEvent::ExpiredUnseen => "expired_unseen",
+            LeaseEvent::VoidedOnCancel => "voided_on_cancel",
+            LeaseEvent::Forged => "forged",
+        };
+        EncodeLabelValue::encode(&name, encoder)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
     result: &'static str,
@@ -106,6 +138,11 @@ pub struct Metrics {
     pub decision_seconds: Histogram,
     pub retry_after_ms: Histogram,
     pub ledger_up: Gauge,
+    pub ledger_batch_events: Histogram,
+    pub ledger_batch_seconds: Histogram,
+    pub ledger_queue_depth: Gauge,
+    leases: Family<LeaseLabel, Counter>,
+    pub retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub limit_used: Family<LimitLabel, Gauge>,
     pub limit_capacity: Family<LimitLabel, Gauge>,
@@ -124,6 +161,11 @@ impl Default for Metrics {
             decision_seconds: Histogram::new(exponential_buckets(1e-6, 2.0, 20)),
             retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
             ledger_up: Gauge::default(),
+            ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
+            ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
+            ledger_queue_depth: Gauge::default(),
+            leases: Family::default(),
+            retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
@@ -144,6 +186,11 @@ impl Metrics {
         r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
         r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
+        r.register("sluice_ledger_batch_events", "Events per request to the ledger", self.ledger_batch_events.clone());
+        r.register("sluice_ledger_batch_seconds", "Time of a request to the ledger", self.ledger_batch_seconds.clone());
+        r.register("sluice_ledger_queue_depth", "Chains waiting for the ledger", self.ledger_queue_depth.clone());
+        r.register("sluice_leases", "What became of leases", self.leases.clone());
+        r.register("sluice_retry_budget_ratio", "Admitted retries per original", self.retry_budget_ratio.clone());
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -170,6 +217,10 @@ impl Metrics {
             allowed_unasked: counter("OK", Reason::BackendError),
             denied: Reason::ALL.map(|reason| counter("OVER_LIMIT", reason)),
         })
+    }
+
+    pub fn lease_event(&self, event: LeaseEvent) {
+        self.leases.get_or_create(&LeaseLabel { event: LeaseEventName(event) }).inc();
     }
 
     pub fn reloaded(&self, ok: bool) {

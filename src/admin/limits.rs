@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 
 use super::error::ApiError;
-use crate::ledger::{Balance, LedgerError};
+use crate::ledger::Balance;
 use crate::limit::Kind;
 use crate::registry::NamedLimit;
 use crate::service::Service;
@@ -67,26 +67,21 @@ impl LimitView {
     }
 }
 
-async fn view(service: &Service, limit: &NamedLimit) -> Result<LimitView, ApiError> {
-    let balance = balance(service, limit).await;
-    balance.map(|balance| LimitView::new(limit, balance)).map_err(|error| {
+/// All of them in one read.
+async fn views(service: &Service, limits: &[Arc<NamedLimit>]) -> Result<Vec<LimitView>, ApiError> {
+    let wants = limits.iter().map(|limit| limit.want()).collect();
+    let balances = service.admission.ledger.balances(wants).await.map_err(|error| {
         ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, "backend_error", error.to_string())
-    })
-}
-
-async fn balance(service: &Service, limit: &NamedLimit) -> Result<Balance, LedgerError> {
-    service.admission.ledger.balance(&limit.account, limit.spec.capacity).await
+    })?;
+    Ok(limits.iter().zip(balances).map(|(limit, balance)| LimitView::new(limit, balance)).collect())
 }
 
 /// Named limits; derived ones are asked for by key, there may be millions.
 pub async fn list(State(service): State<Arc<Service>>) -> Result<Response, ApiError> {
     let snapshot = service.live.load_full();
-    let mut limits = Vec::new();
-    for limit in snapshot.registry.named() {
-        limits.push(view(&service, limit).await?);
-    }
-    limits.sort_by(|a, b| a.key.cmp(&b.key));
-    Ok(Json(LimitList { limits }).into_response())
+    let mut named: Vec<Arc<NamedLimit>> = snapshot.registry.named().cloned().collect();
+    named.sort_by(|a, b| a.account.key.cmp(&b.account.key));
+    Ok(Json(LimitList { limits: views(&service, &named).await? }).into_response())
 }
 
 pub async fn one(State(service): State<Arc<Service>>, Path(key): Path<String>) -> Result<Response, ApiError> {
@@ -94,16 +89,19 @@ pub async fn one(State(service): State<Arc<Service>>, Path(key): Path<String>) -
     let limit = snapshot.registry.resolve(&key, &service.admission.accounts).ok_or_else(|| {
         ApiError::not_found(format!("unknown_limit_key:{key}"), "no file defines it, and no rule derives it")
     })?;
-    Ok(Json(view(&service, &limit).await?).into_response())
+    let view = views(&service, &[limit]).await?.pop();
+    Ok(Json(view).into_response())
 }
 
 /// Gauges of named limits, filled when somebody looks.
 pub async fn fill_gauges(service: &Service) {
     let snapshot = service.live.load_full();
-    for limit in snapshot.registry.named() {
-        let Ok(balance) = balance(service, limit).await else { continue };
+    let named: Vec<Arc<NamedLimit>> = snapshot.registry.named().cloned().collect();
+    let wants = named.iter().map(|limit| limit.want()).collect();
+    let Ok(balances) = service.admission.ledger.balances(wants).await else { return };
+    let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    for (limit, balance) in named.iter().zip(balances) {
         let label = LimitLabel { limit: limit.account.key.to_string() };
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let metrics = &service.metrics;
         metrics.limit_used.get_or_create(&label).set(gauge(balance.used));
         metrics.limit_capacity.get_or_create(&label).set(gauge(balance.capacity));

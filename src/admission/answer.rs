@@ -22,6 +22,8 @@ pub struct Decision {
     pub statuses: SmallVec<[Status; 4]>,
     /// `None`: allowed.
     pub denial: Option<Denial>,
+    /// Why it is what it is.
+    pub reason: Reason,
     /// The lease that a completion must name, if one is needed.
     pub lease: Option<LeaseId>,
 }
@@ -57,7 +59,8 @@ impl Decision {
     pub(super) fn out_of_budget(descriptors: usize, hint_ms: u64) -> Self {
         let over = Status { code: Code::OverLimit, reset_ms: Some(hint_ms), ..Status::bare() };
         let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
-        Self { statuses: (0..descriptors).map(|_| over.clone()).collect(), denial: Some(denial), lease: None }
+        let statuses = (0..descriptors).map(|_| over.clone()).collect();
+        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, lease: None }
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
@@ -66,12 +69,19 @@ impl Decision {
         });
         let limit = first.map(|(_, requirement)| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
-        Self { statuses: statuses(plan, findings, hint_ms), denial: Some(denial), lease: None }
+        Self { statuses: statuses(plan, findings, hint_ms), denial: Some(denial), reason, lease: None }
     }
 
     pub(super) fn allowed(plan: &Plan, findings: &Findings, lease: LeaseId) -> Self {
         let held = super::charged(plan, findings).any(super::needs_completion);
-        Self { statuses: statuses(plan, findings, None), denial: None, lease: held.then_some(lease) }
+        let lease = held.then_some(lease);
+        Self { statuses: statuses(plan, findings, None), denial: None, reason: Reason::Allowed, lease }
+    }
+
+    /// Allowed because the ledger could not be asked.
+    pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
+        let reason = Reason::BackendError;
+        Self { statuses: statuses(plan, findings, None), denial: None, reason, lease: None }
     }
 }
 

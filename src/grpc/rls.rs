@@ -95,6 +95,7 @@ pub async fn should_rate_limit(
     message: &pb::RateLimitRequest,
     request_id: Option<&str>,
 ) -> Result<pb::RateLimitResponse, Status> {
+    let _call = service.call();
     let snapshot = service.live.load_full();
     let request = parse(message, &snapshot.retry.budget.descriptor_key, request_id)?;
     let decided = service.admission.decide(&snapshot, &request).await;
@@ -157,7 +158,7 @@ fn parse_descriptor<'a>(
             return Err(invalid(format!("descriptors[{index}].entries[{place}].key: must not be empty")));
         }
         if entry.key == retry_key {
-            *is_retry |= entry.value.parse::<u64>().is_ok_and(|attempt| attempt >= 1);
+            *is_retry |= crate::retry::budget::marks_retry(&entry.value);
         } else {
             entries.push(Entry { key: &entry.key, value: &entry.value });
         }

@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::session::Cluster;
 use self::session::{Session, SessionError};
 pub use self::wire::TransferIds;
-use super::{Action, Balance, Chain, LedgerError, Outcome, Verdict};
-use crate::limit::{Account, Overage};
+use super::{Action, Balance, Chain, LedgerError, Outcome, Verdict, Want};
+use crate::limit::Account;
 use crate::retry::eta::DrainRate;
 use crate::telemetry::Metrics;
 
@@ -68,14 +69,6 @@ impl Work {
     fn has_left(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| reply.is_closed())
     }
-}
-
-/// What an account must be brought to before it is used.
-#[derive(Debug, Clone)]
-pub struct Want {
-    pub account: Arc<Account>,
-    pub capacity: u64,
-    pub overage: Overage,
 }
 
 /// What the tasks know of each other.
@@ -140,6 +133,7 @@ pub struct TigerBeetle {
     provisioner: mpsc::Sender<provision::Request>,
     reader: mpsc::Sender<reader::Read>,
     shared: Arc<Shared>,
+    closing: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -162,11 +156,15 @@ impl TigerBeetle {
             touched: parking_lot::Mutex::default(),
         });
         let tasks = TaskTracker::new();
-        tasks.spawn(worker::run(Arc::clone(&shared), Arc::clone(&session), queued, given_back, provisioner.clone()));
-        // The provisioner puts work back into the queue, but must not keep the worker alive.
-        tasks.spawn(provision::run(Arc::clone(&shared), session, wanted, queue.downgrade()));
-        tasks.spawn(reader::run(Arc::clone(&shared), read_session, reads));
-        Self { queue, abandoned, provisioner, reader, shared, tasks }
+        let closing = CancellationToken::new();
+        let works = worker::Inbox { queued, abandoned: given_back };
+        tasks.spawn(worker::run(Arc::clone(&shared), Arc::clone(&session), works, provisioner.clone(), closing.clone()));
+        // Those that only read or prepare have nothing that must land.
+        let preparing = provision::run(Arc::clone(&shared), session, wanted, queue.clone());
+        tasks.spawn(closing.clone().run_until_cancelled_owned(preparing));
+        let reading = reader::run(Arc::clone(&shared), read_session, reads);
+        tasks.spawn(closing.clone().run_until_cancelled_owned(reading));
+        Self { queue, abandoned, provisioner, reader, shared, closing, tasks }
     }
 
     pub fn ready(&self) -> Result<(), String> {
@@ -232,11 +230,10 @@ impl TigerBeetle {
     }
 
     /// Lets what was queued land. Call when nobody asks any more.
-    pub async fn close(self, limit: Duration) {
-        let Self { queue, abandoned, provisioner, reader, tasks, .. } = self;
-        drop((queue, abandoned, provisioner, reader));
-        tasks.close();
-        if tokio::time::timeout(limit, tasks.wait()).await.is_err() {
+    pub async fn close(&self, limit: Duration) {
+        self.closing.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
             tracing::warn!("the last batch did not land in time");
         }
     }

@@ -29,8 +29,8 @@ pub struct Account {
     sample: AtomicU64,
     /// The background reader is about to look.
     sampling: AtomicBool,
-    /// A remote ledger is waiting for room to lower the capacity.
-    decreasing: AtomicBool,
+    /// Since when a ledger has been waiting for room to lower the capacity.
+    decreasing_since_ms: AtomicU64,
     /// The debt account is known to exist.
     has_debt_account: AtomicBool,
 }
@@ -44,7 +44,7 @@ impl Account {
             funded: AtomicU64::new(UNKNOWN),
             sample: AtomicU64::new(UNKNOWN),
             sampling: AtomicBool::new(false),
-            decreasing: AtomicBool::new(false),
+            decreasing_since_ms: AtomicU64::new(UNKNOWN),
             has_debt_account: AtomicBool::new(false),
         }
     }
@@ -80,11 +80,17 @@ impl Account {
     }
 
     pub fn is_decreasing(&self) -> bool {
-        self.decreasing.load(Ordering::Acquire)
+        known(self.decreasing_since_ms.load(Ordering::Acquire)).is_some()
     }
 
-    pub fn set_decreasing(&self, decreasing: bool) {
-        self.decreasing.store(decreasing, Ordering::Release);
+    /// Since when it has been decreasing; from now on if that was not known.
+    pub fn decreasing_since_ms(&self, now_ms: u64) -> u64 {
+        let set = self.decreasing_since_ms.compare_exchange(UNKNOWN, now_ms, Ordering::AcqRel, Ordering::Acquire);
+        set.map_or_else(|since_ms| since_ms, |_| now_ms)
+    }
+
+    pub fn end_decreasing(&self) {
+        self.decreasing_since_ms.store(UNKNOWN, Ordering::Release);
     }
 
     pub fn has_debt_account(&self) -> bool {

@@ -104,8 +104,9 @@ fn look_up<'r>(level: &'r Level, ask: &Ask<'_>) -> Option<Found<'r>> {
 
 /// The names that a rule matched by this request replaces. Nearly always none.
 fn replaced_names<'r>(found: &[Option<Found<'r>>]) -> SmallVec<[&'r str; 2]> {
-    let rules = found.iter().flatten().flat_map(|found| &found.node.rules);
-    rules.flat_map(|rule| &rule.replaces).map(|name| &**name).collect()
+    let nodes = found.iter().flatten().map(|found| found.node);
+    let lists = nodes.flat_map(|node| node.rules.iter().map(|rule| &rule.replaces).chain([&node.replaces]));
+    lists.flatten().map(|name| &**name).collect()
 }
 
 impl Plan {
@@ -120,7 +121,8 @@ impl Plan {
     ) -> Result<Wanted, PlanError> {
         let node = found.node;
         if node.unlimited {
-            return Ok(Wanted::Unlimited);
+            let replaced = replaced.contains(&&*node.name) && !node.name.is_empty();
+            return Ok(if replaced { Wanted::Bare } else { Wanted::Unlimited });
         }
         let enforcement = match (node.shadow, node.quota) {
             (true, _) => Enforcement::Shadow,

@@ -13,8 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::session::{Session, SessionError};
 use super::wire::{self, Change};
-use super::{Shared, Want, Work, patiently};
-use crate::ledger::{Action, Code, LedgerError, Outcome, Refusal, Verdict};
+use super::{Shared, Work, patiently};
+use crate::clock;
+use crate::ledger::{Action, Code, LedgerError, Outcome, Refusal, Verdict, Want};
 use crate::limit::{Account, Overage};
 use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 
@@ -99,7 +100,7 @@ impl Item {
 struct Provisioner {
     shared: Arc<Shared>,
     session: Arc<Session>,
-    queue: mpsc::WeakSender<Work>,
+    queue: mpsc::Sender<Work>,
     operator_known: bool,
     /// Accounts that wait to be lowered.
     lowering: HashMap<u128, Want>,
@@ -109,7 +110,7 @@ pub async fn run(
     shared: Arc<Shared>,
     session: Arc<Session>,
     mut wanted: mpsc::Receiver<Request>,
-    queue: mpsc::WeakSender<Work>,
+    queue: mpsc::Sender<Work>,
 ) {
     let mut provisioner = Provisioner { shared, session, queue, operator_known: false, lowering: HashMap::new() };
     let mut backoff = Backoff::default();
@@ -172,11 +173,8 @@ impl Provisioner {
             work.answer(Ok(Outcome { verdict: Verdict::Refused(refusal), available: Default::default() }));
             return;
         }
-        let Some(queue) = self.queue.upgrade() else {
-            work.answer(Err(LedgerError::Unavailable("shutting down".to_owned())));
-            return;
-        };
-        if let Err(mpsc::error::TrySendError::Full(work) | mpsc::error::TrySendError::Closed(work)) = queue.try_send(work) {
+        let sent = self.queue.try_send(work);
+        if let Err(mpsc::error::TrySendError::Full(work) | mpsc::error::TrySendError::Closed(work)) = sent {
             let waiting = self.shared.options.queue_max;
             work.answer(Err(LedgerError::QueueFull { waiting, per_second: None }));
         }
@@ -298,13 +296,13 @@ impl Provisioner {
         if self.lowering.remove(&account.id).is_some() {
             tracing::info!(limit = %account.key, capacity, "the capacity was lowered");
         }
-        account.set_decreasing(false);
+        account.end_decreasing();
     }
 
     fn wait_for_room(&mut self, item: &Item) {
         let account = &item.want.account;
         account.set_funded(Some(item.capacity_now()));
-        account.set_decreasing(true);
+        account.decreasing_since_ms(clock::monotonic_ms());
         if self.lowering.insert(account.id, item.want.clone()).is_none() {
             let (from, to) = (item.capacity_now(), item.want.capacity);
             tracing::info!(limit = %account.key, from, to, "the capacity will be lowered when that much is free");

@@ -10,8 +10,8 @@ use tigerbeetle_unofficial as tb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
-use super::{Shared, Want, patiently, wire};
-use crate::ledger::{Balance, LedgerError};
+use super::{Shared, patiently, wire};
+use crate::ledger::{Balance, LedgerError, Want};
 use crate::limit::Account;
 
 /// Accounts whose balances are wanted.
@@ -46,7 +46,7 @@ pub async fn run(shared: Arc<Shared>, session: Arc<Session>, mut reads: mpsc::Re
                 idle_rounds = if touched.is_empty() { idle_rounds + 1 } else { 0 };
                 let due = !reader.shared.is_up() || idle_rounds % (4 / PINGS_PER_SECOND) == 0;
                 if due || !touched.is_empty() {
-                    reader.sample(touched, &reads).await;
+                    reader.sample(touched).await;
                 }
             }
         }
@@ -55,18 +55,10 @@ pub async fn run(shared: Arc<Shared>, session: Arc<Session>, mut reads: mpsc::Re
 
 impl Reader {
     /// Looks at what was used, and with it whether the cluster answers.
-    async fn sample(&self, touched: Vec<Arc<Account>>, reads: &mpsc::Receiver<Read>) {
+    async fn sample(&self, touched: Vec<Arc<Account>>) {
         let mut ids: Vec<u128> = touched.iter().map(|account| account.id).collect();
         ids.push(wire::operator_id());
-        let ended = async {
-            while !reads.is_closed() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let found = tokio::select! {
-            found = self.look_up(ids) => found,
-            () = ended => return,
-        };
+        let found = self.look_up(ids).await;
         match found {
             Ok(found) => {
                 for account in &touched {

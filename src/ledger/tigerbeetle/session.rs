@@ -37,7 +37,7 @@ pub enum SessionError {
     NoAnswer { cluster: u128, addresses: String },
     #[error("the session was evicted")]
     Evicted,
-    #[error("this is client release {}, the cluster runs another one: {0}", env!("CARGO_PKG_NAME"))]
+    #[error("this program was built with TigerBeetle's client 0.16.78 and the cluster runs another release: {0}")]
     Release(String),
     #[error("TigerBeetle refused the request: {0}")]
     Refused(String),

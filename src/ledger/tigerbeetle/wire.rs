@@ -139,11 +139,6 @@ fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
     transfer(names.id("xfer:claim:", account), account.id, operator_id(), 0).with_code(code)
 }
 
-/// Whether a claim that answered `kind` (`None`: done) holds for the one who asked again.
-pub fn claim_holds(kind: Option<Kind>) -> bool {
-    matches!(kind, None | Some(Kind::Exists))
-}
-
 /// A change of capacity, named by the totals that it starts from, so that it happens once whoever does it.
 /// `attempt` tells apart ids that were burnt by a race.
 pub fn capacity_change(account: &Account, credits_posted: u128, debits_posted: u128, attempt: u32, change: Change) -> tb::Transfer {
@@ -163,7 +158,7 @@ pub enum Change {
 }
 
 /// What a chain came to, in TigerBeetle's results for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Landed {
     Done,
     /// It was there already: done by an earlier sending of the same name.

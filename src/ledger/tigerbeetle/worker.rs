@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::batch::Batch;
 use super::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
@@ -15,6 +16,7 @@ use super::{Shared, Step, Work, can_be_given_back, patiently, provision};
 use crate::clock;
 use crate::ledger::{Action, Chain, Code, Keep, LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
+use crate::telemetry::LeaseEvent;
 
 struct Worker {
     shared: Arc<Shared>,
@@ -25,58 +27,75 @@ struct Worker {
     next: VecDeque<Work>,
 }
 
+/// Where work comes from.
+pub struct Inbox {
+    pub queued: mpsc::Receiver<Work>,
+    pub abandoned: mpsc::UnboundedReceiver<Chain>,
+}
+
+impl Inbox {
+    /// Waits for something to do; false when closing and nothing is left.
+    async fn wait(&mut self, gathered: &mut Vec<Work>, most: usize, closing: &CancellationToken) -> bool {
+        // Callers that left come first: what they hold is wanted by those who wait.
+        tokio::select! {
+            biased;
+            Some(chain) = self.abandoned.recv() => gathered.push(give_back(chain)),
+            count = self.queued.recv_many(gathered, most) => return count > 0,
+            // Only when both are empty, so that what was promised lands.
+            () = closing.cancelled() => return false,
+        }
+        true
+    }
+
+    fn take(&mut self, gathered: &mut Vec<Work>, most: usize) {
+        while let Ok(chain) = self.abandoned.try_recv() {
+            gathered.push(give_back(chain));
+        }
+        while gathered.len() < most {
+            let Ok(work) = self.queued.try_recv() else { break };
+            gathered.push(work);
+        }
+    }
+}
+
+fn give_back(chain: Chain) -> Work {
+    Work { chain, step: Step::Abandon, reply: None }
+}
+
 pub async fn run(
     shared: Arc<Shared>,
     session: Arc<Session>,
-    mut queued: mpsc::Receiver<Work>,
-    mut abandoned: mpsc::UnboundedReceiver<Chain>,
+    mut inbox: Inbox,
     provisioner: mpsc::Sender<provision::Request>,
+    closing: CancellationToken,
 ) {
-    let Some(events_max) = connect(&shared, &session, &queued).await else { return };
+    let Some(connected) = closing.run_until_cancelled(connect(&shared, &session)).await else { return };
+    let events_max = connected;
     tracing::info!(events_max, "connected to TigerBeetle");
     let mut worker = Worker { shared, session, provisioner, events_max, next: VecDeque::new() };
     let mut gathered = Vec::new();
     loop {
-        if worker.next.is_empty() {
-            // Callers that left come first: what they hold is wanted by those who wait.
-            tokio::select! {
-                biased;
-                Some(chain) = abandoned.recv() => worker.give_back(chain),
-                count = queued.recv_many(&mut gathered, events_max) => if count == 0 { break },
-            }
+        if worker.next.is_empty() && !inbox.wait(&mut gathered, events_max, &closing).await {
+            break;
         }
-        while let Ok(chain) = abandoned.try_recv() {
-            worker.give_back(chain);
-        }
-        while gathered.len() < events_max {
-            let Ok(work) = queued.try_recv() else { break };
-            gathered.push(work);
-        }
-        worker.shared.metrics.ledger_queue_depth.set(i64::try_from(queued.len()).unwrap_or(i64::MAX));
+        inbox.take(&mut gathered, events_max);
+        let depth = inbox.queued.len();
+        worker.shared.metrics.ledger_queue_depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
         worker.next.extend(gathered.drain(..));
         worker.turn().await;
     }
 }
 
-/// Waits for the cluster to answer for the first time; `None` if nobody needs it any more.
-async fn connect(shared: &Shared, session: &Session, queued: &mpsc::Receiver<Work>) -> Option<usize> {
+/// Waits for the cluster to answer for the first time, and asks how large a request may be.
+async fn connect(shared: &Shared, session: &Session) -> usize {
     let mut backoff = Backoff::default();
     loop {
-        let asked = patiently(shared, session, &shared.writer_ok, session.events_max());
-        let ended = async {
-            while !queued.is_closed() {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        match patiently(shared, session, &shared.writer_ok, session.events_max()).await {
+            Ok(events_max) => return events_max,
+            Err(error) => {
+                tracing::warn!(%error, "TigerBeetle can't be used yet");
+                tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
             }
-        };
-        tokio::select! {
-            answer = asked => match answer {
-                Ok(events_max) => return Some(events_max),
-                Err(error) => {
-                    tracing::warn!(%error, "TigerBeetle can't be used yet");
-                    tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-                }
-            },
-            () = ended => return None,
         }
     }
 }
@@ -165,7 +184,10 @@ impl Worker {
 
     fn settle(&mut self, work: Work, landed: Landed) {
         match (work.step, landed) {
-            (Step::Abandon, landed) => tracing::debug!(lease = %work.chain.lease, ?landed, "gave back"),
+            (Step::Abandon, landed) => {
+                self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
+            }
             (Step::Claim, Landed::Refused(Refusal { code: Code::ExistsWithDifferentFields, .. })) => {
                 let refusal = Refusal { index: 0, code: Code::Abandoned, failed: 1 };
                 work.answer(Ok(outcome(Verdict::Refused(refusal))));
@@ -206,8 +228,7 @@ impl Worker {
     }
 
     fn give_back(&mut self, chain: Chain) {
-        self.shared.metrics.lease_event(crate::telemetry::LeaseEvent::VoidedOnCancel);
-        self.next.push_back(Work { chain, step: Step::Abandon, reply: None });
+        self.next.push_back(give_back(chain));
     }
 
     fn touch(&self, chain: &Chain) {
@@ -221,7 +242,7 @@ impl Worker {
         let text = error.to_string();
         for work in batch.into_waiting() {
             if work.step == Step::Apply && can_be_given_back(&work.chain) {
-                self.next.push_back(Work { chain: work.chain.clone(), step: Step::Abandon, reply: None });
+                self.next.push_back(give_back(work.chain.clone()));
             }
             work.answer(Err(LedgerError::Unavailable(text.clone())));
         }

@@ -1,0 +1,230 @@
+//! The whole of Sluice, wired: bind, serve, and stop in an order that loses nothing.
+//!
+//! Used by the binary and, on port 0, by tests. Refuses to know command lines and signals.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::Admission;
+use crate::config::limits::LoadedLimits;
+use crate::config::settings::Settings;
+use crate::config::settings::value::{self, LedgerUri, Listen};
+use crate::ledger::memory::Memory;
+use crate::ledger::{Backend, Ledger, OnFailure, Want};
+use crate::limit::Accounts;
+use crate::listen::Listener;
+use crate::retry::Retry;
+use crate::retry::backoff::Backoff;
+use crate::retry::policy::RetryPolicy;
+use crate::service::Service;
+use crate::snapshot::Snapshot;
+use crate::telemetry::Metrics;
+use crate::{admin, clock, grpc};
+
+/// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// How often expired reservations of limits that nobody asks about are freed, and readiness is looked at.
+const HOUSEKEEPING: Duration = Duration::from_millis(250);
+
+/// What to run.
+#[derive(Debug)]
+pub struct Options {
+    pub settings: Settings,
+    pub limits: LoadedLimits,
+    pub retry: RetryPolicy,
+    pub state_dir: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{0}: can't listen on {1}")]
+    Bind(&'static str, Listen, #[source] std::io::Error),
+    #[error("{0}")]
+    Ledger(String),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct App {
+    pub grpc: Listen,
+    pub admin: SocketAddr,
+    pub service: Arc<Service>,
+    /// Stops the gRPC port, then everything else.
+    stop_grpc: CancellationToken,
+    stop_rest: CancellationToken,
+    tasks: JoinSet<Result<(), String>>,
+}
+
+impl App {
+    /// Binds, connects and serves. When it returns, the sockets are open.
+    pub async fn start(options: Options) -> Result<Self, StartError> {
+        let Options { settings, limits, retry, .. } = options;
+        let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
+        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
+        let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
+        let grpc = bound(&grpc_listener, &settings.grpc.listen);
+        let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
+            Listen::Tcp(address) => address,
+            Listen::Unix(_) => settings.admin.listen,
+        };
+        let metrics = Arc::new(Metrics::default());
+        let ledger = open_ledger(&settings, &metrics)?;
+        let LoadedLimits { registry, files, warnings } = limits;
+        metrics.reloaded(true);
+        let snapshot = Snapshot::new(1, clock::unix_ms(), files, warnings, registry, retry, &metrics);
+        let live = Arc::new(ArcSwap::from_pointee(snapshot));
+        let accounts = Accounts::new(settings.limits.dynamic_keys_max);
+        let admission = Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
+        let service = Arc::new(Service::new(live, admission, metrics));
+
+        let stop_grpc = CancellationToken::new();
+        let stop_rest = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let (health, health_set) = tokio::sync::oneshot::channel();
+        let serving = grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
+        tasks.spawn(named("grpc", serving));
+        tasks.spawn(named("admin", admin::serve(admin_listener, Arc::clone(&service), stop_rest.clone())));
+        let provisioning = provision(Arc::clone(&service));
+        tasks.spawn(until(stop_rest.clone(), provisioning));
+        let Ok(health) = health_set.await else { return Err(StartError::Ledger("the gRPC server ended".to_owned())) };
+        health.set(service.ready().is_ok()).await;
+        tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health)));
+        Ok(Self { grpc, admin, service, stop_grpc, stop_rest, tasks })
+    }
+
+    /// Returns when a part of it ends by itself, which none should.
+    pub async fn failed(&mut self) -> String {
+        loop {
+            match self.tasks.join_next().await {
+                // Accounts that only had to be made are done.
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(reason))) => return reason,
+                Some(Err(error)) => return error.to_string(),
+                None => return "every task has ended".to_owned(),
+            }
+        }
+    }
+
+    /// Stops. The order, and the race that each step prevents:
+    ///
+    /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
+    /// 2. the gRPC port finishes its calls, and only then
+    /// 3. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    ///    request would be answered as an error;
+    /// 4. the admin port goes last, so that whoever watches can see all of it.
+    pub async fn stop(mut self) {
+        self.service.start_draining();
+        self.stop_grpc.cancel();
+        let drained = async {
+            // Health clients hold streams open for as long as they like.
+            while self.service.calls_in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
+            tracing::warn!(calls = self.service.calls_in_flight(), "calls did not finish in time");
+        }
+        self.service.admission.ledger.close(DRAIN_MAX).await;
+        self.stop_rest.cancel();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        // Idle connections may stay open; nothing is promised on them.
+        drop(tokio::time::timeout(Duration::from_millis(500), ended).await);
+        self.tasks.abort_all();
+    }
+}
+
+async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartError> {
+    Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
+}
+
+async fn named<E: std::error::Error>(
+    name: &'static str,
+    task: impl Future<Output = Result<(), E>>,
+) -> Result<(), String> {
+    task.await.map_err(|error| format!("{name}: {error}"))
+}
+
+async fn until(stop: CancellationToken, task: impl Future<Output = ()>) -> Result<(), String> {
+    stop.run_until_cancelled(task).await;
+    Ok(())
+}
+
+fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, StartError> {
+    let timeout = Duration::from_millis(settings.ledger.timeout_ms);
+    let on_failure = match settings.ledger.on_failure {
+        value::OnFailure::Error => OnFailure::Error,
+        value::OnFailure::Allow => OnFailure::Allow,
+        value::OnFailure::Deny => OnFailure::Deny,
+        value::OnFailure::Local => OnFailure::Local { share: settings.ledger.local_share.get() },
+    };
+    let backend = match &settings.ledger.uri {
+        LedgerUri::Memory => {
+            metrics.ledger_up.set(1);
+            Backend::Memory(Memory::default())
+        }
+        LedgerUri::TigerBeetle { cluster, addresses } => open_tigerbeetle(settings, metrics, *cluster, addresses)?,
+    };
+    Ok(Ledger::new(backend, timeout, on_failure))
+}
+
+#[cfg(feature = "tigerbeetle")]
+fn open_tigerbeetle(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+    cluster: u128,
+    addresses: &[String],
+) -> Result<Backend, StartError> {
+    use crate::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
+    let options = Options {
+        cluster: Cluster { id: cluster, addresses: addresses.to_vec() },
+        transfer_ids: match settings.ledger.transfer_ids {
+            value::TransferIds::TimeOrdered => TransferIds::TimeOrdered,
+            value::TransferIds::Sha256 => TransferIds::Sha256,
+        },
+        timeout: Duration::from_millis(settings.ledger.timeout_ms),
+        queue_max: settings.ledger.queue_max,
+    };
+    Ok(Backend::TigerBeetle(TigerBeetle::start(options, Arc::clone(metrics))))
+}
+
+#[cfg(not(feature = "tigerbeetle"))]
+fn open_tigerbeetle(_: &Settings, _: &Arc<Metrics>, _: u128, _: &[String]) -> Result<Backend, StartError> {
+    let text = "this binary was built without TigerBeetle: build it with `make build-tigerbeetle` \
+                (cargo's feature `tigerbeetle`), or use --ledger memory";
+    Err(StartError::Ledger(text.to_owned()))
+}
+
+/// Named limits are made before anybody asks; the ledger may be away at start.
+async fn provision(service: Arc<Service>) {
+    let mut backoff = Backoff::default();
+    loop {
+        let snapshot = service.live.load_full();
+        let wants: Vec<Want> = snapshot.registry.named().map(|limit| limit.want()).collect();
+        match service.admission.ledger.provision(wants).await {
+            Ok(()) => return,
+            Err(error) => tracing::debug!(%error, "named limits could not be made yet"),
+        }
+        tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
+    }
+}
+
+/// Frees what expired and tells health checks what readiness is.
+async fn keep_house(service: Arc<Service>, health: grpc::Health) {
+    let mut was_ready = None;
+    loop {
+        service.admission.ledger.sweep();
+        let ready = service.ready().is_ok();
+        if was_ready != Some(ready) {
+            health.set(ready).await;
+            was_ready = Some(ready);
+        }
+        tokio::time::sleep(HOUSEKEEPING).await;
+    }
+}
