@@ -2,5 +2,6 @@
 //!
 //! The modules in reading order; each may use only those below it.
 
+pub mod config;
 pub mod registry;
 pub mod limit;

@@ -1,0 +1,8 @@
+//! The files in `config/`: read, checked as a whole, turned into what the rest of Sluice works with.
+
+pub mod decode;
+pub mod problem;
+pub mod scalar;
+pub mod shape;
+pub mod tree;
+pub mod yaml;
