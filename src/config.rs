@@ -1,6 +1,8 @@
 //! The files in `config/`: read, checked as a whole, turned into what the rest of Sluice works with.
 
 pub mod decode;
+pub mod files;
+pub mod limits;
 pub mod problem;
 pub mod scalar;
 pub mod shape;

@@ -158,6 +158,11 @@ impl<'v> Fields<'v> {
         self.get(key).is_some()
     }
 
+    /// `key` is written, but there is nothing behind it.
+    pub fn is_left_empty(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key) && !self.has(key)
+    }
+
     /// The line of `key`, or of the mapping that lacks it.
     pub fn line_of(&self, key: &str) -> u32 {
         self.entries.iter().find(|entry| entry.key == key).map_or(self.line, |entry| entry.line)
@@ -166,6 +171,11 @@ impl<'v> Fields<'v> {
     /// Says that `key` is wrong.
     pub fn mistake<M: Into<String>>(&self, key: &str, message: impl FnOnce() -> M) {
         self.sink.mistake(self.line_of(key), &self.at.key(key), message);
+    }
+
+    /// Says that `key` is probably not meant as it is.
+    pub fn warn(&self, key: &str, message: &str) {
+        self.sink.warn(self.line_of(key), self.at.key(key), message);
     }
 
     /// Says that `key` is missing, if it is.

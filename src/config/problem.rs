@@ -92,6 +92,8 @@ impl Problems {
             return Ok(self.warnings);
         }
         self.mistakes.sort();
+        // A field that is read in two places complains in both.
+        self.mistakes.dedup();
         if let Some((count, file)) = self.more {
             self.mistakes.push(Problem::of_file(&file, format!("and {count} more mistakes")));
         }

@@ -3,6 +3,8 @@
 //! A typo in a limit must not mean "no limit", so an unknown key is a mistake that teaches: where the key belongs, or
 //! which one was probably meant.
 
+use super::scalar::shown;
+
 /// The keys of one kind of mapping.
 #[derive(Debug)]
 pub struct Shape {
@@ -30,6 +32,15 @@ impl Shape {
             Some(meant) => format!("is not a key of {}; did you mean `{meant}`?", self.name),
             None => format!("is not a key of {}; its keys are {}", self.name, self.keys.join(", ")),
         }
+    }
+}
+
+/// What to say of a word that is none of `words`.
+pub fn one_of(typed: &str, words: &[&str]) -> String {
+    let list = format!("must be one of {}, not `{}`", words.join(", "), shown(typed));
+    match nearest(typed, words) {
+        Some(meant) => format!("{list}; did you mean `{meant}`?"),
+        None => list,
     }
 }
 

@@ -105,7 +105,6 @@ fn hostile_files_are_refused() {
         ("laughs", laughs, "grows too large"),
         ("long copies", long_copies, "grows too large"),
         ("towers of aliases", towers, "nested too deep"),
-        ("many values", "a,".repeat(2 << 20).replacen('a', "[a", 1), "grows too large"),
         ("flow depth", "[".repeat(10_000), "too deep"),
         ("flow depth of mappings", "{a: ".repeat(10_000), "too deep"),
         ("block depth", (0..10_000).map(|n| format!("{}a:\n", " ".repeat(n.min(200)))).collect(), "too deep"),
