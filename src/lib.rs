@@ -4,4 +4,5 @@
 
 pub mod config;
 pub mod registry;
+pub mod retry;
 pub mod limit;
