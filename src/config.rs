@@ -4,6 +4,7 @@ pub mod decode;
 pub mod files;
 pub mod limits;
 pub mod problem;
+pub mod retry;
 pub mod scalar;
 pub mod shape;
 pub mod tree;

@@ -224,15 +224,14 @@ impl<'v> Fields<'v> {
     /// The list under `key`; an empty one if there is none.
     pub fn list<'s>(&'s self, key: &'s str) -> List<'s> {
         let at = self.at.key(key);
-        let items = match self.get(key).map(|value| (&value.data, value)) {
-            None => &[][..],
-            Some((Data::List(items), _)) => items,
+        match self.get(key).map(|value| (&value.data, value)) {
+            None => List { items: &[], at, given: false },
+            Some((Data::List(items), _)) => List { items, at, given: true },
             Some((_, value)) => {
                 self.sink.mistake(value.line, &at, || format!("must be a list, not {}", value.sort()));
-                &[]
+                List { items: &[], at, given: false }
             }
-        };
-        List { items, at }
+        }
     }
 }
 
@@ -241,6 +240,8 @@ impl<'v> Fields<'v> {
 pub struct List<'v> {
     pub items: &'v [Value<'v>],
     pub at: At<'v>,
+    /// There is a list, even if an empty one.
+    pub given: bool,
 }
 
 impl<'v> List<'v> {
