@@ -6,6 +6,7 @@ pub mod limits;
 pub mod problem;
 pub mod retry;
 pub mod scalar;
+pub mod settings;
 pub mod shape;
 pub mod tree;
 pub mod yaml;
