@@ -40,6 +40,10 @@ pub struct Node {
     pub rules: Vec<Rule>,
     /// Answers OK with everything remaining, and counts nothing.
     pub unlimited: bool,
+    /// What people call an unlimited node, which has no rule to carry it.
+    pub name: Arc<str>,
+    /// Names of limits that don't count when this unlimited node was matched by the same request.
+    pub replaces: Vec<Arc<str>>,
     /// Counts, but never denies.
     pub shadow: bool,
     /// Denies only when all quota descriptors of the request are over.

@@ -1,0 +1,90 @@
+//! The files in `config/`: read, checked as a whole, turned into what the rest of Sluice works with.
+//!
+//! Every problem of every file is gathered before anything is refused. Refuses to know when files change, and what is
+//! done with what they say.
+
+pub mod limits;
+pub mod retry;
+pub mod settings;
+
+pub mod files;
+pub mod problem;
+
+pub mod decode;
+pub mod scalar;
+pub mod shape;
+pub mod tree;
+pub mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+pub use self::files::{SourceFile, Sources};
+pub use self::limits::{LoadedLimits, load_limits};
+pub use self::problem::Problem;
+use self::problem::Problems;
+pub use self::retry::{load_retry_policy, retry_policy_from_json};
+pub use self::settings::{Settings, load_settings};
+use crate::registry::Registry;
+use crate::retry::policy::RetryPolicy;
+
+/// The directory when none is named.
+pub const DEFAULT_DIR: &str = "config";
+
+/// The whole of a configuration directory.
+#[derive(Debug)]
+pub struct Loaded {
+    pub settings: Settings,
+    pub hot: Hot,
+}
+
+/// What can change without a restart: one snapshot of all hot files.
+#[derive(Debug)]
+pub struct Hot {
+    pub registry: Registry,
+    pub retry_policy: RetryPolicy,
+    /// The names of the files, in order.
+    pub files: Vec<String>,
+    /// What is probably not meant.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads and checks everything. A directory that is named has to exist; [`DEFAULT_DIR`] doesn't, and then all is default.
+pub fn load(named: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
+    let dir = named.unwrap_or(Path::new(DEFAULT_DIR));
+    if named.is_none() && !dir.exists() {
+        return check(None, &Sources::default());
+    }
+    let mut sources = Sources::read(dir);
+    let settings = files::read_settings(dir).unwrap_or_else(|problem| {
+        sources.problems.push(problem);
+        None
+    });
+    check(settings.as_ref(), &sources)
+}
+
+/// Checks hot files. A named limit that `previous` has too keeps its account.
+pub fn load_hot(sources: &Sources, previous: Option<&Registry>) -> Result<Hot, Vec<Problem>> {
+    let mut problems = Problems::default();
+    let hot = read_hot(sources, previous, &mut problems);
+    problems.finish().map(|warnings| Hot { warnings, ..hot })
+}
+
+fn check(settings: Option<&SourceFile>, sources: &Sources) -> Result<Loaded, Vec<Problem>> {
+    let mut problems = Problems::default();
+    let settings = settings::read(settings, &mut problems);
+    let hot = read_hot(sources, None, &mut problems);
+    problems.finish().map(|warnings| Loaded { settings, hot: Hot { warnings, ..hot } })
+}
+
+fn read_hot(sources: &Sources, previous: Option<&Registry>, problems: &mut Problems) -> Hot {
+    sources.problems.iter().for_each(|problem| problems.mistake(problem.clone()));
+    Hot {
+        registry: limits::read(&sources.limits, previous, problems),
+        retry_policy: retry::read(sources.retry_policy.as_ref(), problems),
+        files: sources.names(),
+        warnings: Vec::new(),
+    }
+}

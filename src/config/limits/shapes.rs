@@ -1,0 +1,62 @@
+//! The keys of a limits file. The order of the family decides where a misplaced key is said to belong.
+
+use crate::config::shape::Shape;
+
+static FAMILY: &[&Shape] = &[&ROOT, &DESCRIPTOR, &RATE_LIMIT, &INLINE, &NAMED, &REFERENCE];
+
+pub static ROOT: Shape =
+    Shape { name: "a limits file", keys: &["domain", "limits", "descriptors"], family: FAMILY };
+
+pub static DESCRIPTOR: Shape = Shape {
+    name: "a descriptor",
+    keys: &[
+        "key",
+        "value",
+        "rate_limit",
+        "limits",
+        "descriptors",
+        "shadow_mode",
+        "quota_mode",
+        "detailed_metric",
+        "value_to_metric",
+        "share_threshold",
+        "metadata",
+    ],
+    family: FAMILY,
+};
+
+pub static RATE_LIMIT: Shape = Shape {
+    name: "a `rate_limit`",
+    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces"],
+    family: FAMILY,
+};
+
+pub static REPLACED: Shape = Shape { name: "an entry of `replaces`", keys: &["name"], family: FAMILY };
+
+/// A limit that one descriptor has for itself.
+pub static INLINE: Shape = Shape {
+    name: "a limit of a descriptor",
+    keys: &[
+        "name",
+        "kind",
+        "capacity",
+        "window_seconds",
+        "timeout_seconds",
+        "unit",
+        "description",
+        "overage",
+        "cost",
+        "reconcile",
+    ],
+    family: FAMILY,
+};
+
+/// A limit under the top-level `limits`.
+pub static NAMED: Shape = Shape {
+    name: "a named limit",
+    keys: &["key", "kind", "capacity", "window_seconds", "timeout_seconds", "unit", "description", "overage"],
+    family: FAMILY,
+};
+
+pub static REFERENCE: Shape =
+    Shape { name: "a reference to a named limit", keys: &["ref", "cost", "reconcile"], family: FAMILY };

@@ -1,0 +1,142 @@
+//! What a limit is, from its fields: kind, capacity, window. And Envoy's units of time.
+//!
+//! Refuses to know where the limit hangs.
+
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::config::decode::Fields;
+use crate::config::scalar;
+use crate::config::shape::one_of;
+use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage};
+
+/// Half of 64 bits, so that neither a sum of reservations nor a debt can overflow.
+pub const AMOUNT_MAX: u64 = (1 << 63) - 1;
+
+/// A unit of time of `rate_limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    pub name: &'static str,
+    pub seconds: NonZeroU32,
+}
+
+const UNITS: [(&str, u32); 7] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3_600),
+    ("day", 86_400),
+    ("week", 7 * 86_400),
+    ("month", 30 * 86_400),
+    ("year", 365 * 86_400),
+];
+
+impl FromStr for Unit {
+    type Err = String;
+
+    /// In any case, as envoyproxy/ratelimit does.
+    fn from_str(text: &str) -> Result<Self, String> {
+        UNITS
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(text))
+            .and_then(|&(name, seconds)| Some(Self { name, seconds: NonZeroU32::new(seconds)? }))
+            .ok_or_else(|| one_of(text, &UNITS.map(|(name, _)| name)))
+    }
+}
+
+/// The limit that `kind`, `capacity` and so on describe.
+pub fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
+    let kind = kind(fields);
+    let capacity = capacity(fields);
+    let overage = match fields.text("overage") {
+        None | Some("deny") => Overage::Deny,
+        Some("debt") => Overage::Debt,
+        Some(other) => {
+            fields.mistake("overage", || one_of(other, &["deny", "debt"]));
+            return None;
+        }
+    };
+    let (unit, description) = (fields.text("unit"), fields.text("description"));
+    let kind = kind?;
+    if kind.is_concurrency() && overage == Overage::Debt {
+        fields.warn("overage", "has no effect: what a concurrency limit holds is given back whole");
+    }
+    Some(LimitSpec {
+        kind,
+        capacity: capacity?,
+        overage,
+        unit: unit.unwrap_or_default().to_owned(),
+        description: description.unwrap_or_default().to_owned(),
+        origin: origin(fields),
+    })
+}
+
+/// The limit that a `rate_limit` describes.
+pub fn requests_per(unit: Unit, requests: u64, origin: Origin) -> LimitSpec {
+    LimitSpec {
+        kind: Kind::Rolling { window_seconds: unit.seconds },
+        capacity: requests,
+        overage: Overage::Deny,
+        unit: "requests".to_owned(),
+        description: String::new(),
+        origin,
+    }
+}
+
+pub fn origin(fields: &Fields<'_>) -> Origin {
+    Origin::File { path: Arc::clone(&fields.sink.file), line: fields.line }
+}
+
+fn capacity(fields: &Fields<'_>) -> Option<u64> {
+    fields.need("capacity", "how much may be taken at a time; 0 blocks");
+    fields.scalar("capacity", |text, plain| {
+        scalar::whole(text, plain, &(0..=AMOUNT_MAX))
+            .map_err(|refusal| format!("{refusal} (half of 64 bits, so that sums and debts can't overflow)"))
+    })
+}
+
+fn kind(fields: &Fields<'_>) -> Option<Kind> {
+    if !fields.need("kind", "`rolling` or `concurrency`") {
+        return None;
+    }
+    let (name, given, other) = match fields.text("kind")? {
+        "rolling" => ("rolling", "window_seconds", "timeout_seconds"),
+        "concurrency" => ("concurrency", "timeout_seconds", "window_seconds"),
+        word => {
+            fields.mistake("kind", || one_of(word, &["rolling", "concurrency"]));
+            return None;
+        }
+    };
+    if fields.has(other) {
+        fields.mistake(other, || format!("is not for a {name} limit, which has `{given}`"));
+    }
+    if !fields.need(given, "whole seconds after which what was taken comes back") {
+        return None;
+    }
+    let seconds = fields.whole(given, 1..=u64::from(u32::MAX))?;
+    let seconds = u32::try_from(seconds).ok().and_then(NonZeroU32::new)?;
+    Some(match name {
+        "rolling" => Kind::Rolling { window_seconds: seconds },
+        _ => Kind::Concurrency { timeout_seconds: seconds },
+    })
+}
+
+/// What a request costs, and whether that is settled at its end.
+pub fn cost(fields: &Fields<'_>, kind: Kind) -> Option<(Cost, bool)> {
+    let reconcile = fields.flag("reconcile");
+    if reconcile && kind.is_concurrency() {
+        fields.mistake("reconcile", || "is for rolling limits: a concurrency limit is released as a whole");
+        return None;
+    }
+    let default = if kind.is_concurrency() { Cost::Fixed(1) } else { Cost::Hits };
+    if !fields.has("cost") {
+        return Some((default, reconcile));
+    }
+    let cost = fields.scalar("cost", |text, plain| match text {
+        "hits" => Ok(Cost::Hits),
+        _ => scalar::whole(text, plain, &(1..=AMOUNT_MAX))
+            .map(Cost::Fixed)
+            .map_err(|refusal| format!("{refusal}; or `hits`")),
+    })?;
+    Some((cost, reconcile))
+}

@@ -1,0 +1,147 @@
+//! What is wrong with a file, and where. Every mistake of every file is gathered before anything is refused.
+//!
+//! Refuses to know what the files are about.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Kept in full per file; the rest are counted. Nobody reads more, and a broken file must not fill memory.
+const MISTAKES_MAX: usize = 1_000;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub struct Problem {
+    /// The path as the user gave it.
+    pub file: Arc<str>,
+    /// From 1; 0 when it is about the file as a whole or there are no lines.
+    pub line: u32,
+    /// `descriptors[0].rate_limit.unit`; empty when it is about no field.
+    pub field: String,
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem with the file as a whole.
+    pub fn of_file(file: &str, message: impl Into<String>) -> Self {
+        Self { file: Arc::from(file), line: 0, field: String::new(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ": {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// Mistakes, which reject, and warnings, which don't.
+#[derive(Debug, Default)]
+pub struct Problems {
+    mistakes: Vec<Problem>,
+    /// Mistakes beyond those kept, and the file of the last of them.
+    more: Option<(usize, Arc<str>)>,
+    warnings: Vec<Problem>,
+}
+
+impl Problems {
+    /// No further mistake would be kept: a caller may spare itself the wording.
+    pub fn is_full(&self) -> bool {
+        self.mistakes.len() >= MISTAKES_MAX
+    }
+
+    pub fn mistake(&mut self, problem: Problem) {
+        if self.is_full() {
+            self.count_more(1, problem.file);
+        } else {
+            self.mistakes.push(problem);
+        }
+    }
+
+    /// A mistake of `file` that isn't worded, because the list [is full](Self::is_full).
+    pub fn count_more(&mut self, count: usize, file: Arc<str>) {
+        let before = self.more.take().map_or(0, |(before, _)| before);
+        self.more = Some((before + count, file));
+    }
+
+    /// Something that is probably not meant, but can be served.
+    pub fn warn(&mut self, problem: Problem) {
+        if self.warnings.len() < MISTAKES_MAX {
+            self.warnings.push(problem);
+        }
+    }
+
+    /// Takes over what another file had.
+    pub fn absorb(&mut self, other: Problems) {
+        self.mistakes.extend(other.mistakes);
+        self.warnings.extend(other.warnings);
+        if let Some((count, file)) = other.more {
+            self.count_more(count, file);
+        }
+    }
+
+    /// The warnings if there is no mistake, else the mistakes; by file and line.
+    pub fn finish(mut self) -> Result<Vec<Problem>, Vec<Problem>> {
+        if self.mistakes.is_empty() {
+            self.warnings.sort();
+            return Ok(self.warnings);
+        }
+        self.mistakes.sort();
+        // A field that is read in two places complains in both.
+        self.mistakes.dedup();
+        if let Some((count, file)) = self.more {
+            self.mistakes.push(Problem::of_file(&file, format!("and {count} more mistakes")));
+        }
+        Err(self.mistakes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(file: &str, line: u32, field: &str) -> Problem {
+        Problem { file: Arc::from(file), line, field: field.into(), message: "is wrong".into() }
+    }
+
+    #[test]
+    fn written_so_that_an_editor_can_jump_there() {
+        assert_eq!(problem("a.yaml", 3, "b[0].c").to_string(), "a.yaml:3: b[0].c: is wrong");
+        assert_eq!(problem("a.yaml", 3, "").to_string(), "a.yaml:3: is wrong");
+        assert_eq!(problem("body", 0, "c").to_string(), "body: c: is wrong");
+        assert_eq!(Problem::of_file("a.yaml", "is gone").to_string(), "a.yaml: is gone");
+    }
+
+    #[test]
+    fn ordered_by_file_and_line() {
+        let mut all = Problems::default();
+        for (file, line) in [("b", 1), ("a", 10), ("a", 9)] {
+            all.mistake(problem(file, line, ""));
+        }
+        let lines: Vec<u32> = all.finish().unwrap_err().iter().map(|problem| problem.line).collect();
+        assert_eq!(lines, [9, 10, 1]);
+    }
+
+    #[test]
+    fn a_warning_rejects_nothing() {
+        let mut all = Problems::default();
+        all.warn(problem("a", 1, ""));
+        assert_eq!(all.finish(), Ok(vec![problem("a", 1, "")]));
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_says_so() {
+        let mut all = Problems::default();
+        for line in 1..=1_007 {
+            all.mistake(problem("a", line, ""));
+        }
+        let listed = all.finish().unwrap_err();
+        assert_eq!(listed.len(), MISTAKES_MAX + 1);
+        assert_eq!(listed.last().unwrap().message, "and 7 more mistakes");
+    }
+}

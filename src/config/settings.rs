@@ -1,0 +1,241 @@
+//! `sluice.yaml`: how this process runs. Read once, at start; every key and the file itself are optional.
+//!
+//! Flags and `SLUICE_*` variables are put over these by the command line, with the same value types. Refuses to know
+//! limits, and to read the files that it names: that is [`secret`]'s, when the server starts.
+
+pub mod secret;
+#[cfg(test)]
+mod tests;
+pub mod value;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use self::secret::Secret;
+use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, TransferIds};
+use super::decode::{At, Fields, Sink};
+use super::files::SourceFile;
+use super::problem::{Problem, Problems};
+use super::shape::Shape;
+use super::tree::Data;
+use super::yaml;
+
+/// A call that waits longer than a minute has no caller any more.
+const TIMEOUT_MS_MAX: u64 = 60_000;
+
+/// Work items that may wait: 16 million of a few hundred bytes are some gigabytes.
+const QUEUE_MAX: u64 = 1 << 24;
+
+/// Leases or keys that may be remembered: a hundred million are some tens of gigabytes.
+const REMEMBERED_MAX: u64 = 100_000_000;
+
+/// Everything `sluice.yaml` can say.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Settings {
+    pub grpc: Grpc,
+    pub admin: Admin,
+    pub ledger: Ledger,
+    pub leases: Leases,
+    pub limits: Limits,
+    pub log: Log,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grpc {
+    pub listen: Listen,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admin {
+    pub listen: SocketAddr,
+    /// Holds the token that every call must carry.
+    pub token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ledger {
+    pub uri: LedgerUri,
+    /// Bounds every call.
+    pub timeout_ms: u64,
+    pub on_failure: OnFailure,
+    /// Of each capacity, for `on_failure: local`.
+    pub local_share: Share,
+    pub transfer_ids: TransferIds,
+    /// Work items that may wait.
+    pub queue_max: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leases {
+    /// The first signs, all verify. None, and no file: one is made up at start.
+    pub secrets: Vec<Secret>,
+    /// The same, one a line.
+    pub secrets_file: Option<PathBuf>,
+    /// Leases that can be completed by their plain id.
+    pub book_max: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Distinct LimitKeys remembered; beyond that the coldest are forgotten, never their balances.
+    pub dynamic_keys_max: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Log {
+    pub format: LogFormat,
+    pub level: LogLevel,
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self { listen: Listen::Tcp(loopback(8081)) }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: loopback(8080), token_file: None }
+    }
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            uri: LedgerUri::Memory,
+            timeout_ms: 250,
+            on_failure: OnFailure::Error,
+            local_share: Share::DEFAULT,
+            transfer_ids: TransferIds::TimeOrdered,
+            queue_max: 65_536,
+        }
+    }
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self { secrets: Vec::new(), secrets_file: None, book_max: 1_000_000 }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { dynamic_keys_max: 1_000_000 }
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &LOG];
+static FILE: Shape =
+    Shape { name: "the file", keys: &["grpc", "admin", "ledger", "leases", "limits", "log"], family: FAMILY };
+static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
+static ADMIN: Shape = Shape { name: "`admin`", keys: &["listen", "token_file"], family: FAMILY };
+static LEDGER: Shape = Shape {
+    name: "`ledger`",
+    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max"],
+    family: FAMILY,
+};
+static LEASES: Shape =
+    Shape { name: "`leases`", keys: &["secrets", "secrets_file", "book_max"], family: FAMILY };
+static LIMITS: Shape = Shape { name: "`limits`", keys: &["dynamic_keys_max"], family: FAMILY };
+static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
+
+/// The settings of a file; the defaults if there is none, and for what it leaves out. And warnings.
+pub fn load_settings(file: Option<&SourceFile>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    let mut problems = Problems::default();
+    let settings = read(file, &mut problems);
+    problems.finish().map(|warnings| (settings, warnings))
+}
+
+/// The same for a caller that has more to read. Worthless if there were mistakes.
+pub(super) fn read(file: Option<&SourceFile>, problems: &mut Problems) -> Settings {
+    let mut settings = Settings::default();
+    let Some(file) = file else { return settings };
+    let sink = Sink::new(&file.name);
+    match yaml::parse(&file.text) {
+        Ok(None) => {}
+        Ok(Some(tree)) => {
+            if let Some(fields) = Fields::of(&tree, At::ROOT, &sink, &FILE) {
+                fill(&mut settings, &fields);
+            }
+        }
+        Err(fault) => sink.mistake(fault.line, &At::ROOT, || fault.message),
+    }
+    problems.absorb(sink.into_problems());
+    settings
+}
+
+fn fill(settings: &mut Settings, fields: &Fields<'_>) {
+    if let Some(fields) = fields.map("grpc", &GRPC) {
+        set(&mut settings.grpc.listen, fields.parsed("listen"));
+    }
+    if let Some(fields) = fields.map("admin", &ADMIN) {
+        set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
+        settings.admin.token_file = path(&fields, "token_file");
+    }
+    if let Some(fields) = fields.map("ledger", &LEDGER) {
+        fill_ledger(&mut settings.ledger, &fields);
+    }
+    if let Some(fields) = fields.map("leases", &LEASES) {
+        fill_leases(&mut settings.leases, &fields);
+    }
+    if let Some(fields) = fields.map("limits", &LIMITS) {
+        set(&mut settings.limits.dynamic_keys_max, count(&fields, "dynamic_keys_max", REMEMBERED_MAX));
+    }
+    if let Some(fields) = fields.map("log", &LOG) {
+        set(&mut settings.log.format, fields.parsed("format"));
+        set(&mut settings.log.level, fields.parsed("level"));
+    }
+}
+
+fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
+    set(&mut ledger.uri, fields.parsed("uri"));
+    set(&mut ledger.timeout_ms, fields.whole("timeout_ms", 1..=TIMEOUT_MS_MAX));
+    set(&mut ledger.on_failure, fields.parsed("on_failure"));
+    set(&mut ledger.local_share, fields.parsed("local_share"));
+    set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
+    set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
+}
+
+fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {
+    for (value, at) in fields.list("secrets").iter() {
+        // What was written is never repeated in a complaint.
+        match &value.data {
+            Data::Scalar { text, .. } if !text.is_empty() && !value.is_null() => {
+                leases.secrets.push(Secret::new(text));
+                if text.len() < secret::BYTES_MIN {
+                    let message = format!("is short: {} bytes or more can't be guessed", secret::BYTES_MIN);
+                    fields.sink.warn(value.line, at, message);
+                }
+            }
+            _ => fields.sink.mistake(value.line, &at, || "must be a text that isn't empty"),
+        }
+    }
+    leases.secrets_file = path(fields, "secrets_file");
+    if leases.secrets_file.is_some() && !leases.secrets.is_empty() {
+        fields.mistake("secrets_file", || "can't stand beside `secrets`: it isn't clear which would sign");
+    }
+    set(&mut leases.book_max, count(fields, "book_max", REMEMBERED_MAX));
+}
+
+fn set<T>(to: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *to = value;
+    }
+}
+
+fn count(fields: &Fields<'_>, key: &str, most: u64) -> Option<usize> {
+    fields.whole(key, 1..=most).and_then(|number| usize::try_from(number).ok())
+}
+
+fn path(fields: &Fields<'_>, key: &str) -> Option<PathBuf> {
+    let text = fields.text(key)?;
+    if text.is_empty() {
+        fields.mistake(key, || "must be the path of a file");
+        return None;
+    }
+    Some(PathBuf::from(text))
+}

@@ -1,0 +1,207 @@
+//! Good and bad settings.
+
+use super::secret::{check_admin_exposure, read_secrets, read_token};
+use super::*;
+
+fn load(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    load_settings(Some(&SourceFile { name: "s".into(), text: text.to_owned() }))
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn what_is_left_out_is_the_default() {
+    let defaults = "
+grpc:   {listen: 127.0.0.1:8081}
+admin:  {listen: 127.0.0.1:8080}
+ledger: {uri: memory, timeout_ms: 250, on_failure: error, local_share: 0.1, transfer_ids: time_ordered, queue_max: 65536}
+leases: {secrets: [], book_max: 1000000}
+limits: {dynamic_keys_max: 1000000}
+log:    {format: text, level: info}
+";
+    for text in ["", "# nothing", "grpc:", "grpc: {}\nadmin: {listen: }", defaults] {
+        assert_eq!(load(text), Ok((Settings::default(), vec![])), "{text}");
+    }
+    assert_eq!(load_settings(None), Ok((Settings::default(), vec![])));
+}
+
+#[test]
+fn everything_can_be_set() {
+    let (settings, warnings) = load(
+        "
+grpc: {listen: unix:/run/sluice.sock}
+admin: {listen: '[::1]:0', token_file: /run/token}
+ledger:
+  uri: tigerbeetle:7@tb-0:3000,10.0.0.2:3001
+  timeout_ms: 20
+  on_failure: local
+  local_share: 1
+  transfer_ids: sha256
+  queue_max: 1
+leases: {secrets: [0123456789abcdef, short], book_max: 2}
+limits: {dynamic_keys_max: 3}
+log: {format: json, level: debug}
+",
+    )
+    .unwrap();
+    assert_eq!(settings.grpc.listen, Listen::Unix("/run/sluice.sock".into()));
+    assert_eq!(
+        (settings.admin.listen.to_string(), settings.admin.token_file),
+        ("[::1]:0".into(), Some("/run/token".into()))
+    );
+    let addresses = vec!["tb-0:3000".to_owned(), "10.0.0.2:3001".to_owned()];
+    assert_eq!(settings.ledger.uri, LedgerUri::TigerBeetle { cluster: 7, addresses });
+    assert_eq!((settings.ledger.timeout_ms, settings.ledger.queue_max), (20, 1));
+    assert_eq!((settings.ledger.on_failure, settings.ledger.local_share.get()), (OnFailure::Local, 1.0));
+    assert_eq!(settings.ledger.transfer_ids, TransferIds::Sha256);
+    assert_eq!(settings.leases.secrets, [Secret::new("0123456789abcdef"), Secret::new("short")]);
+    assert_eq!((settings.leases.book_max, settings.limits.dynamic_keys_max), (2, 3));
+    assert_eq!(settings.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
+    assert_eq!(lines(&warnings), "s:11: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
+    let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
+    assert_eq!(settings.leases.secrets_file, Some("a/b".into()));
+}
+
+#[test]
+fn mistakes() {
+    for (text, expected) in [
+        ("grcp: {}", "s:1: grcp: is not a key of the file; did you mean `grpc`?"),
+        ("uri: memory", "s:1: uri: is a key of `ledger`, not of the file"),
+        ("grpc: 127.0.0.1:1", "s:1: grpc: must be a mapping with the keys listen, not a plain value"),
+        (
+            "grpc: {listen: localhost:1}",
+            "s:1: grpc.listen: must be an IP address and a port, as in 127.0.0.1:8081, or unix:/path, not `localhost:1`",
+        ),
+        (
+            "grpc: {listen: 'unix:'}",
+            "s:1: grpc.listen: must have a path after `unix:`, as in unix:/run/sluice.sock",
+        ),
+        (
+            "admin: {listen: unix:/a}",
+            "s:1: admin.listen: must be an IP address and a port, as in 127.0.0.1:8080, not `unix:/a`",
+        ),
+        ("admin: {token_file: ''}", "s:1: admin.token_file: must be the path of a file"),
+        (
+            "ledger: {uri: redis}",
+            "s:1: ledger.uri: must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; `redis` is neither",
+        ),
+        (
+            "ledger: {timeout_ms: 0}",
+            "s:1: ledger.timeout_ms: must be a whole number from 1 to 60000, not `0`",
+        ),
+        (
+            "ledger: {on_failure: open}",
+            "s:1: ledger.on_failure: must be one of error, allow, deny, local, not `open`",
+        ),
+        (
+            "ledger: {local_share: 0}",
+            "s:1: ledger.local_share: must be a number above 0 and at most 1, not `0`",
+        ),
+        (
+            "ledger: {local_share: 1.5}",
+            "s:1: ledger.local_share: must be a number above 0 and at most 1, not `1.5`",
+        ),
+        (
+            "ledger: {transfer_ids: sha-256}",
+            "s:1: ledger.transfer_ids: must be one of time_ordered, sha256, not `sha-256`; did you mean `sha256`?",
+        ),
+        (
+            "ledger: {queue_max: 0}",
+            "s:1: ledger.queue_max: must be a whole number from 1 to 16777216, not `0`",
+        ),
+        ("leases: {secrets: [hush, {}]}", "s:1: leases.secrets[1]: must be a text that isn't empty"),
+        ("leases: {secrets: ['']}", "s:1: leases.secrets[0]: must be a text that isn't empty"),
+        ("leases: {secrets: hush}", "s:1: leases.secrets: must be a list, not a plain value"),
+        (
+            "leases:\n  secrets: [hush]\n  secrets_file: a",
+            "s:3: leases.secrets_file: can't stand beside `secrets`: it isn't clear which would sign",
+        ),
+        (
+            "leases: {book_max: -5}",
+            "s:1: leases.book_max: must be a whole number from 1 to 100000000, not `-5`",
+        ),
+        (
+            "limits: {dynamic_keys_max: 1e6}",
+            "s:1: limits.dynamic_keys_max: must be a whole number from 1 to 100000000, not `1e6`",
+        ),
+        (
+            "log: {format: xml, level: loud}",
+            "s:1: log.format: must be one of text, json, not `xml`\ns:1: log.level: must be one of off, error, warn, info, debug, trace, not `loud`",
+        ),
+    ] {
+        assert_eq!(lines(&load(text).unwrap_err()), expected, "{text}");
+    }
+}
+
+#[test]
+fn ledger_addresses() {
+    const FORM: &str = "must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; ";
+    for (text, expected) in [
+        ("tigerbeetle:0@127.0.0.1:3000", "fine"),
+        ("tigerbeetle:340282366920938463463374607431768211455@a:1, b:65535", "fine"),
+        ("tigerbeetle:0@[::1]:3000", "fine"),
+        ("tigerbeetle:127.0.0.1:3000", "has no @"),
+        ("tigerbeetle:x@a:1", "has a cluster that is no whole number"),
+        ("tigerbeetle:-1@a:1", "has a cluster that is no whole number"),
+        ("tigerbeetle:0@", "has `` where a host:port belongs"),
+        ("tigerbeetle:0@a:1,", "has `` where a host:port belongs"),
+        ("tigerbeetle:0@3000", "has `3000` where a host:port belongs"),
+        ("tigerbeetle:0@a:0", "has `a:0` where a host:port belongs"),
+        ("tigerbeetle:0@a:+1", "has `a:+1` where a host:port belongs"),
+        ("tigerbeetle:0@:3000", "has `:3000` where a host:port belongs"),
+        ("tigerbeetle:0@::1:3000", "has `::1:3000` where a host:port belongs"),
+        ("tigerbeetle:0@http://a:3000", "has `http://a:3000` where a host:port belongs"),
+        ("Memory", "is neither"),
+    ] {
+        let read = text.parse::<LedgerUri>();
+        let said = read.as_ref().map_or_else(ToString::to_string, |_| "fine".to_owned());
+        let expected =
+            if expected == "fine" { expected.to_owned() } else { format!("{FORM}`{text}` {expected}") };
+        assert_eq!(said, expected);
+        if let Ok(uri) = read {
+            assert_eq!(uri.to_string().parse(), Ok(uri));
+        }
+    }
+}
+
+#[test]
+fn the_admin_port_is_open_to_others_only_with_a_token() {
+    for (listen, alone) in [
+        ("127.0.0.1:8080", true),
+        ("127.9.9.9:8080", true),
+        ("[::1]:8080", true),
+        ("[::ffff:127.0.0.1]:8080", true),
+        ("0.0.0.0:8080", false),
+        ("[::]:8080", false),
+        ("10.0.0.1:8080", false),
+    ] {
+        let listen = listen.parse().unwrap();
+        assert_eq!(check_admin_exposure(listen, false).is_ok(), alone, "{listen}");
+        assert!(check_admin_exposure(listen, true).is_ok());
+    }
+}
+
+#[test]
+fn secrets_stay_secret() {
+    let (settings, _) = load("leases: {secrets: [hush-hush-hush-hush]}").unwrap();
+    assert!(!format!("{settings:?}").contains("hush"));
+}
+
+#[test]
+fn secret_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("secrets");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let shown = path.display();
+    write("new\n\n  old  \n");
+    assert_eq!(read_secrets(&path), Ok(vec![Secret::new("new"), Secret::new("old")]));
+    assert_eq!(read_token(&path), Err(format!("{shown}: must have one line, the token")));
+    write("token\n");
+    assert_eq!(read_token(&path), Ok(Secret::new("token")));
+    write("\n");
+    assert_eq!(read_secrets(&path), Err(format!("{shown}: has no secret in it")));
+    std::fs::remove_file(&path).unwrap();
+    assert!(read_secrets(&path).unwrap_err().starts_with(&format!("{shown}: can't be read: ")));
+}

@@ -1,0 +1,212 @@
+//! The value types of settings. Each is read from text in one way, whether from a file, a variable or a flag, and its
+//! error teaches what would be right.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::config::scalar::{self, shown};
+use crate::config::shape::one_of;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some(path) if !path.is_empty() => Ok(Self::Unix(PathBuf::from(path))),
+            Some(_) => Err("must have a path after `unix:`, as in unix:/run/sluice.sock".to_owned()),
+            None => text.parse().map(Self::Tcp).map_err(|_| {
+                format!(
+                    "must be an IP address and a port, as in 127.0.0.1:8081, or unix:/path, not `{}`",
+                    shown(text)
+                )
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Where a server listens that only speaks TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpListen(pub SocketAddr);
+
+impl FromStr for TcpListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| {
+            format!("must be an IP address and a port, as in 127.0.0.1:8080, not `{}`", shown(text))
+        })
+    }
+}
+
+/// Which ledger holds the balances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LedgerUri {
+    /// In this process; gone when it ends.
+    Memory,
+    /// Addresses are `host:port`; names are allowed.
+    TigerBeetle { cluster: u128, addresses: Vec<String> },
+}
+
+impl FromStr for LedgerUri {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "memory" {
+            return Ok(Self::Memory);
+        }
+        let wrong = |what: &str| {
+            format!(
+                "must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; `{}` {what}",
+                shown(text)
+            )
+        };
+        let rest = text.strip_prefix("tigerbeetle:").ok_or_else(|| wrong("is neither"))?;
+        let (cluster, addresses) = rest.split_once('@').ok_or_else(|| wrong("has no @"))?;
+        let cluster = cluster.parse().map_err(|_| wrong("has a cluster that is no whole number"))?;
+        let addresses: Vec<String> = addresses.split(',').map(|address| address.trim().to_owned()).collect();
+        match addresses.iter().find(|address| !is_host_and_port(address)) {
+            Some(address) => Err(wrong(&format!("has `{}` where a host:port belongs", shown(address)))),
+            None => Ok(Self::TigerBeetle { cluster, addresses }),
+        }
+    }
+}
+
+fn is_host_and_port(address: &str) -> bool {
+    let Some((host, port)) = address.rsplit_once(':') else { return false };
+    let bare = !host.contains([':', '[', ']', '/', '@']) && !host.contains(char::is_whitespace);
+    let named = !host.is_empty() && (bare || address.parse::<SocketAddr>().is_ok());
+    named && port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+impl fmt::Display for LedgerUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory"),
+            Self::TigerBeetle { cluster, addresses } => {
+                write!(f, "tigerbeetle:{cluster}@{}", addresses.join(","))
+            }
+        }
+    }
+}
+
+/// A part of something: more than 0, at most 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Share(f64);
+
+impl Share {
+    pub const DEFAULT: Share = Share(0.1);
+
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        scalar::number(text, true)
+            .ok()
+            .filter(|share| *share > 0.0 && *share <= 1.0)
+            .map(Self)
+            .ok_or_else(|| format!("must be a number above 0 and at most 1, not `{}`", shown(text)))
+    }
+}
+
+/// A choice between words: the type, its words, and reading and writing them.
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub enum $name { $($(#[$item_doc])* $item,)* }
+
+        impl $name {
+            pub const WORDS: &'static [&'static str] = &[$($word,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$item => $word,)* }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$item),)*
+                    _ => Err(one_of(text, Self::WORDS)),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+choice! {
+    /// What is answered when the ledger fails.
+    OnFailure {
+        /// An error, so that Envoy's failure mode decides.
+        #[default]
+        Error = "error",
+        Allow = "allow",
+        Deny = "deny",
+        /// An in-memory ledger with a share of each capacity until the ledger is back.
+        Local = "local",
+    }
+}
+
+choice! {
+    /// How transfers get their ids.
+    TransferIds {
+        /// The lease's milliseconds above a digest.
+        #[default]
+        TimeOrdered = "time_ordered",
+        /// The digest alone.
+        Sha256 = "sha256",
+    }
+}
+
+choice! {
+    /// How log lines look.
+    LogFormat {
+        #[default]
+        Text = "text",
+        Json = "json",
+    }
+}
+
+choice! {
+    /// How much is logged.
+    LogLevel {
+        Off = "off",
+        Error = "error",
+        Warn = "warn",
+        #[default]
+        Info = "info",
+        Debug = "debug",
+        Trace = "trace",
+    }
+}
