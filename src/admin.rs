@@ -47,14 +47,22 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/v1/config", get(config))
         .fallback(async || ApiError::not_found("no such route", "GET /v1/config is a place to start"))
         .method_not_allowed_fallback(async || {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this route has other methods")
+            ApiError::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "this route has other methods",
+            )
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(service)
 }
 
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(listener: Listener, service: Arc<Service>, stop: CancellationToken) -> std::io::Result<()> {
+pub async fn serve(
+    listener: Listener,
+    service: Arc<Service>,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let router = router(service);
     let stopped = stop.cancelled_owned();
     match listener {

@@ -11,7 +11,9 @@ use smallvec::SmallVec;
 
 pub use self::answer::{Code, Decision, Denial, Status};
 use crate::clock;
-use crate::ledger::{self, Action, Chain, Hold, Keep, Ledger, LedgerError, OnFailure, Outcome, Refusal, Transfer, Verdict};
+use crate::ledger::{
+    self, Action, Chain, Hold, Keep, Ledger, LedgerError, OnFailure, Outcome, Refusal, Transfer, Verdict,
+};
 use crate::limit::{Accounts, LeaseId};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::{Retry, RetryHint};
@@ -76,7 +78,9 @@ impl Admission {
             None => counters.allowed(decision.reason),
             Some(denial) => {
                 counters.denied(denial.reason);
-                self.metrics.retry_after_ms.observe(denial.retry_after_ms.unwrap_or(0) as f64);
+                if let Some(ms) = denial.retry_after_ms {
+                    self.metrics.retry_after_ms.observe(ms as f64);
+                }
             }
         }
         Ok(decision)
@@ -116,7 +120,12 @@ impl Admission {
     }
 
     /// The ledger failed and said nothing: `on_failure` decides.
-    fn without_ledger(&self, snapshot: &Snapshot, plan: &Plan, error: LedgerError) -> Result<Decision, DecideError> {
+    fn without_ledger(
+        &self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        error: LedgerError,
+    ) -> Result<Decision, DecideError> {
         let findings = Findings::of(plan);
         match self.ledger.on_failure() {
             OnFailure::Allow => Ok(Decision::unasked(plan, &findings)),
@@ -128,7 +137,12 @@ impl Admission {
         }
     }
 
-    fn within_budget(&self, snapshot: &Snapshot, request: &Request<'_>, now_ms: u64) -> Result<(), RetryHint> {
+    fn within_budget(
+        &self,
+        snapshot: &Snapshot,
+        request: &Request<'_>,
+        now_ms: u64,
+    ) -> Result<(), RetryHint> {
         if request.is_retry {
             self.retry.admit_retry(&snapshot.retry, now_ms, up_to)
         } else {
@@ -213,11 +227,19 @@ impl Admission {
     }
 
     /// The largest hint over the requirements that failed.
-    fn hint(&self, snapshot: &Snapshot, plan: &Plan, findings: &Findings, reason: Reason, now_ms: u64) -> RetryHint {
+    fn hint(
+        &self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        findings: &Findings,
+        reason: Reason,
+        now_ms: u64,
+    ) -> RetryHint {
         let failed = (0..plan.requirements.len()).filter(|n| findings.failed & (1 << n) != 0);
         let mut failed = failed.map(|n| &plan.requirements[n]);
         if reason == Reason::LimitDecreasing {
-            let since_ms = failed.next().map_or(now_ms, |requirement| requirement.account.decreasing_since_ms(now_ms));
+            let since_ms =
+                failed.next().map_or(now_ms, |requirement| requirement.account.decreasing_since_ms(now_ms));
             return RetryHint::decreasing(&snapshot.retry, now_ms.saturating_sub(since_ms));
         }
         let failed = failed.map(|requirement| (requirement.account.id, requirement.spec.kind));

@@ -12,16 +12,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
-use crate::config::limits::LoadedLimits;
-use crate::config::settings::Settings;
 use crate::config::settings::value::{self, LedgerUri, Listen};
+use crate::config::{Loaded, Settings};
 use crate::ledger::memory::Memory;
 use crate::ledger::{Backend, Ledger, OnFailure, Want};
 use crate::limit::Accounts;
 use crate::listen::Listener;
 use crate::retry::Retry;
 use crate::retry::backoff::Backoff;
-use crate::retry::policy::RetryPolicy;
 use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::telemetry::Metrics;
@@ -36,9 +34,8 @@ const HOUSEKEEPING: Duration = Duration::from_millis(250);
 /// What to run.
 #[derive(Debug)]
 pub struct Options {
-    pub settings: Settings,
-    pub limits: LoadedLimits,
-    pub retry: RetryPolicy,
+    pub loaded: Loaded,
+    pub config_dir: PathBuf,
     pub state_dir: PathBuf,
 }
 
@@ -65,7 +62,7 @@ pub struct App {
 impl App {
     /// Binds, connects and serves. When it returns, the sockets are open.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Options { settings, limits, retry, .. } = options;
+        let Loaded { settings, hot } = options.loaded;
         let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
         let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
@@ -76,24 +73,27 @@ impl App {
         };
         let metrics = Arc::new(Metrics::default());
         let ledger = open_ledger(&settings, &metrics)?;
-        let LoadedLimits { registry, files, warnings } = limits;
         metrics.reloaded(true);
-        let snapshot = Snapshot::new(1, clock::unix_ms(), files, warnings, registry, retry, &metrics);
+        let snapshot = Snapshot::new(1, clock::unix_ms(), hot, &metrics);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
+        let admission =
+            Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
         let service = Arc::new(Service::new(live, admission, metrics));
 
         let stop_grpc = CancellationToken::new();
         let stop_rest = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let serving = grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
+        let serving =
+            grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
         tasks.spawn(named("grpc", serving));
         tasks.spawn(named("admin", admin::serve(admin_listener, Arc::clone(&service), stop_rest.clone())));
         let provisioning = provision(Arc::clone(&service));
         tasks.spawn(until(stop_rest.clone(), provisioning));
-        let Ok(health) = health_set.await else { return Err(StartError::Ledger("the gRPC server ended".to_owned())) };
+        let Ok(health) = health_set.await else {
+            return Err(StartError::Ledger("the gRPC server ended".to_owned()));
+        };
         health.set(service.ready().is_ok()).await;
         tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health)));
         Ok(Self { grpc, admin, service, stop_grpc, stop_rest, tasks })
@@ -169,7 +169,9 @@ fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, St
             metrics.ledger_up.set(1);
             Backend::Memory(Memory::default())
         }
-        LedgerUri::TigerBeetle { cluster, addresses } => open_tigerbeetle(settings, metrics, *cluster, addresses)?,
+        LedgerUri::TigerBeetle { cluster, addresses } => {
+            open_tigerbeetle(settings, metrics, *cluster, addresses)?
+        }
     };
     Ok(Ledger::new(backend, timeout, on_failure))
 }

@@ -59,7 +59,9 @@ pub enum Action {
     /// Voids the `Reserve` of the same lease and account.
     Void,
     Rereserve(Hold),
-    Debt { amount: u64 },
+    Debt {
+        amount: u64,
+    },
 }
 
 /// An amount that is taken for a time from an account that has a capacity.
@@ -163,7 +165,9 @@ pub enum OnFailure {
     Allow,
     Deny,
     /// This share of each capacity, from memory.
-    Local { share: f64 },
+    Local {
+        share: f64,
+    },
 }
 
 /// A limit whose account is asked about, or must be there.
@@ -217,7 +221,9 @@ impl Ledger {
     /// What is free on an account, as far as that is known without a round trip.
     pub fn peek(&self, account: &Account, capacity: u64) -> Option<u64> {
         match &self.backend {
-            Backend::Memory(memory) => Some(memory.balance(account, capacity, clock::monotonic_ms()).available()),
+            Backend::Memory(memory) => {
+                Some(memory.balance(account, capacity, clock::monotonic_ms()).available())
+            }
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(_) => account.sample(),
         }
@@ -237,8 +243,9 @@ impl Ledger {
         match &self.backend {
             // An account of the embedded ledger begins with its first reserve.
             Backend::Memory(memory) => {
-                let now_ms = clock::monotonic_ms();
-                wants.iter().for_each(|want| drop(memory.balance(&want.account, want.capacity, now_ms)));
+                for want in &wants {
+                    memory.balance(&want.account, want.capacity, clock::monotonic_ms());
+                }
                 Ok(())
             }
             #[cfg(feature = "tigerbeetle")]

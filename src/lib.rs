@@ -2,22 +2,22 @@
 //!
 //! The modules in reading order; each may use only those below it.
 
-pub mod cli;
 pub mod app;
+pub mod cli;
 
 pub mod admin;
 pub mod grpc;
 
-pub mod service;
 pub mod admission;
-pub mod snapshot;
 pub mod config;
+pub mod service;
+pub mod snapshot;
 
-pub mod registry;
 pub mod ledger;
+pub mod registry;
 pub mod retry;
 
+pub mod clock;
 pub mod limit;
 pub mod listen;
 pub mod telemetry;
-pub mod clock;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use arc_swap::ArcSwap;
 
-use crate::config::problem::Problem;
+use crate::config::{Hot, Problem};
 use crate::registry::Registry;
 use crate::retry::policy::RetryPolicy;
 use crate::telemetry::{DomainCounters, Metrics};
@@ -24,17 +24,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub fn new(
-        version: u64,
-        loaded_at_unix_ms: u64,
-        files: Vec<String>,
-        warnings: Vec<Problem>,
-        registry: Registry,
-        retry: RetryPolicy,
-        metrics: &Metrics,
-    ) -> Self {
-        let counters =
-            registry.domain_names().map(|name| (name.into(), metrics.domain(name))).collect();
+    pub fn new(version: u64, loaded_at_unix_ms: u64, hot: Hot, metrics: &Metrics) -> Self {
+        let Hot { registry, retry_policy: retry, files, warnings } = hot;
+        let counters = registry.domain_names().map(|name| (name.into(), metrics.domain(name))).collect();
         let unknown_domain = metrics.domain("unknown");
         Self { version, loaded_at_unix_ms, files, warnings, registry, retry, counters, unknown_domain }
     }

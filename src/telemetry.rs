@@ -1,5 +1,6 @@
 //! Logs and metrics: how they are set up, and the counters that more than one module touches.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -122,7 +123,11 @@ pub struct DomainCounters {
 
 impl DomainCounters {
     pub fn allowed(&self, reason: Reason) {
-        if reason == Reason::Allowed { self.allowed.inc() } else { self.allowed_unasked.inc() };
+        if reason == Reason::Allowed {
+            self.allowed.inc()
+        } else {
+            self.allowed_unasked.inc()
+        };
     }
 
     pub fn denied(&self, reason: Reason) {
@@ -186,11 +191,27 @@ impl Metrics {
         r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
         r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
-        r.register("sluice_ledger_batch_events", "Events per request to the ledger", self.ledger_batch_events.clone());
-        r.register("sluice_ledger_batch_seconds", "Time of a request to the ledger", self.ledger_batch_seconds.clone());
-        r.register("sluice_ledger_queue_depth", "Chains waiting for the ledger", self.ledger_queue_depth.clone());
+        r.register(
+            "sluice_ledger_batch_events",
+            "Events per request to the ledger",
+            self.ledger_batch_events.clone(),
+        );
+        r.register(
+            "sluice_ledger_batch_seconds",
+            "Time of a request to the ledger",
+            self.ledger_batch_seconds.clone(),
+        );
+        r.register(
+            "sluice_ledger_queue_depth",
+            "Chains waiting for the ledger",
+            self.ledger_queue_depth.clone(),
+        );
         r.register("sluice_leases", "What became of leases", self.leases.clone());
-        r.register("sluice_retry_budget_ratio", "Admitted retries per original", self.retry_budget_ratio.clone());
+        r.register(
+            "sluice_retry_budget_ratio",
+            "Admitted retries per original",
+            self.retry_budget_ratio.clone(),
+        );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -248,20 +269,13 @@ impl Metrics {
     }
 }
 
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
 /// Sends logs to standard error, so that standard output stays the addresses.
-pub fn init_logs(format: LogFormat, level: &str) -> Result<(), String> {
+pub fn init_logs(json: bool, level: &str) -> Result<(), String> {
     let filter = tracing_subscriber::EnvFilter::try_new(level).map_err(|error| error.to_string())?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-    }
-    .map_err(|error| error.to_string())
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if json { builder.json().flatten_event(true).try_init() } else { builder.try_init() }
+        .map_err(|error| error.to_string())
 }

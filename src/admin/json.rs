@@ -19,7 +19,8 @@ struct Descriptors {
 }
 
 static DESCRIPTORS: LazyLock<Descriptors> = LazyLock::new(|| {
-    let pool = DescriptorPool::decode(pb::DESCRIPTORS).expect("the descriptors that build.rs wrote must be readable");
+    let pool = DescriptorPool::decode(pb::DESCRIPTORS)
+        .expect("the descriptors that build.rs wrote must be readable");
     let message = |name: &str| {
         let name = format!("envoy.service.ratelimit.v3.{name}");
         pool.get_message_by_name(&name).expect("proto/ must have the message")
@@ -36,7 +37,8 @@ pub async fn post(State(service): State<Arc<Service>>, body: Bytes) -> Result<Re
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,
     };
-    let body = print(&response).map_err(|error| ApiError::internal("the answer could not be written", &error))?;
+    let body =
+        print(&response).map_err(|error| ApiError::internal("the answer could not be written", &error))?;
     Ok((status, headers(&response), body).into_response())
 }
 

@@ -3,7 +3,9 @@
 pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 pub use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
 pub use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 pub use envoy_types::pb::google::protobuf::{Duration, Struct, UInt64Value, Value, value};
 

@@ -166,7 +166,9 @@ fn parse_descriptor<'a>(
     let hits = descriptor.hits_addend.as_ref().map_or(default_hits, |hits| hits.value);
     let limit = descriptor.limit.as_ref().map(|limit| {
         let unit = unit_of(limit.unit).ok_or_else(|| {
-            invalid(format!("descriptors[{index}].limit.unit: must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"))
+            invalid(format!(
+                "descriptors[{index}].limit.unit: must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"
+            ))
         })?;
         Ok::<_, Status>(OverrideLimit { requests_per_unit: limit.requests_per_unit, unit })
     });

@@ -126,7 +126,13 @@ impl Core {
     }
 
     /// One transfer. `Err(None)`: the chain was done before.
-    fn step(&self, chain: &Chain, index: usize, transfer: &Transfer, tried: &mut Tried) -> Result<(), Option<Code>> {
+    fn step(
+        &self,
+        chain: &Chain,
+        index: usize,
+        transfer: &Transfer,
+        tried: &mut Tried,
+    ) -> Result<(), Option<Code>> {
         match transfer.action {
             Action::Reserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Reserve, hold.amount)?;
@@ -216,7 +222,8 @@ impl Core {
         let lease = if chain.keep == Keep::Nothing { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
-            let tried = trial.iter().find(|tried| tried.id == id).expect("every account must have been tried");
+            let tried =
+                trial.iter().find(|tried| tried.id == id).expect("every account must have been tried");
             let slot = self.store.account_or_new(id, tried.capacity);
             self.store.slot_mut(slot).capacity = tried.capacity;
             match transfer.action {
@@ -226,7 +233,10 @@ impl Core {
                 Action::Debt { amount } => {
                     self.store.slot_mut(slot).debt += amount;
                     let until_ms = now_ms + RETRY_MEMORY_MS;
-                    self.store.insert(Record::name_only(lease, slot, Purpose::Debt, Fate::Voided, amount), until_ms);
+                    self.store.insert(
+                        Record::name_only(lease, slot, Purpose::Debt, Fate::Voided, amount),
+                        until_ms,
+                    );
                 }
             }
         }

@@ -109,7 +109,10 @@ impl Shared {
     }
 
     fn why_down(&self) -> String {
-        self.reason.load().as_ref().map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
+        self.reason
+            .load()
+            .as_ref()
+            .map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
     }
 
     fn touch(&self, account: &Arc<Account>) {
@@ -158,7 +161,13 @@ impl TigerBeetle {
         let tasks = TaskTracker::new();
         let closing = CancellationToken::new();
         let works = worker::Inbox { queued, abandoned: given_back };
-        tasks.spawn(worker::run(Arc::clone(&shared), Arc::clone(&session), works, provisioner.clone(), closing.clone()));
+        tasks.spawn(worker::run(
+            Arc::clone(&shared),
+            Arc::clone(&session),
+            works,
+            provisioner.clone(),
+            closing.clone(),
+        ));
         // Those that only read or prepare have nothing that must land.
         let preparing = provision::run(Arc::clone(&shared), session, wanted, queue.clone());
         tasks.spawn(closing.clone().run_until_cancelled_owned(preparing));
@@ -197,7 +206,10 @@ impl TigerBeetle {
 
     fn queue_full(&self) -> LedgerError {
         let waiting = self.shared.options.queue_max;
-        LedgerError::QueueFull { waiting, per_second: self.shared.drain.per_second(crate::clock::monotonic_ms()) }
+        LedgerError::QueueFull {
+            waiting,
+            per_second: self.shared.drain.per_second(crate::clock::monotonic_ms()),
+        }
     }
 
     /// Makes and funds accounts, in as few round trips as can be.
@@ -221,7 +233,9 @@ impl TigerBeetle {
         let limit = self.shared.options.timeout.max(READ_TIMEOUT);
         let late = LedgerError::TimedOut(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         let read = reader::Read { wants, reply };
-        self.reader.try_send(read).map_err(|_| LedgerError::Unavailable("too many reads at once".to_owned()))?;
+        self.reader
+            .try_send(read)
+            .map_err(|_| LedgerError::Unavailable("too many reads at once".to_owned()))?;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(LedgerError::Unavailable("shutting down".to_owned())),

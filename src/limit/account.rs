@@ -85,7 +85,8 @@ impl Account {
 
     /// Since when it has been decreasing; from now on if that was not known.
     pub fn decreasing_since_ms(&self, now_ms: u64) -> u64 {
-        let set = self.decreasing_since_ms.compare_exchange(UNKNOWN, now_ms, Ordering::AcqRel, Ordering::Acquire);
+        let set =
+            self.decreasing_since_ms.compare_exchange(UNKNOWN, now_ms, Ordering::AcqRel, Ordering::Acquire);
         set.map_or_else(|since_ms| since_ms, |_| now_ms)
     }
 

@@ -57,7 +57,10 @@ pub enum Wanted {
     Bare,
     Unlimited,
     /// Bit n stands for requirement n.
-    Limited { requirements: u32, enforcement: Enforcement },
+    Limited {
+        requirements: u32,
+        enforcement: Enforcement,
+    },
 }
 
 /// The requirements of a request, and what each of its descriptors has to do with them.

@@ -42,7 +42,11 @@ struct Model {
 
 impl Model {
     fn used(&self, limit: usize) -> u64 {
-        self.held.iter().filter(|held| held.limit == limit && held.until_ms > self.now_ms).map(|h| h.amount).sum()
+        self.held
+            .iter()
+            .filter(|held| held.limit == limit && held.until_ms > self.now_ms)
+            .map(|h| h.amount)
+            .sum()
     }
 
     fn first_over(&self, holds: &[(usize, u64)]) -> Option<usize> {
@@ -78,7 +82,8 @@ struct Audit {
 
 impl Audit {
     fn new() -> Self {
-        let accounts = (0..CAPACITIES.len()).map(|n| Arc::new(Account::new(LimitKey::new(&format!("m{n}"))))).collect();
+        let accounts =
+            (0..CAPACITIES.len()).map(|n| Arc::new(Account::new(LimitKey::new(&format!("m{n}"))))).collect();
         let now_ms = 1_000_000;
         Self {
             bench: OnMemory { now_ms, ..Default::default() },
@@ -93,7 +98,8 @@ impl Audit {
             None => LeaseId::fresh(1, fastrand::u128(..)),
         };
         let keep = if lease.is_some() { Keep::ForCompletion } else { Keep::Nothing };
-        let transfers = actions.into_iter().map(|(n, action)| Transfer { account: self.accounts[n].clone(), action });
+        let transfers =
+            actions.into_iter().map(|(n, action)| Transfer { account: self.accounts[n].clone(), action });
         Chain { lease: id, keep, transfers: transfers.collect() }
     }
 
@@ -117,7 +123,8 @@ impl Audit {
         let unique = limits.len() == holds.len();
         // A name stands for one request; what happens to one that is used twice is in the rows.
         let lease = (named && unique && !self.model.used_names.contains(&lease)).then_some(lease);
-        let actions = holds.iter().map(|&(n, amount)| (n, Action::Reserve(hold(n, amount, LIFETIMES[n])))).collect();
+        let actions =
+            holds.iter().map(|&(n, amount)| (n, Action::Reserve(hold(n, amount, LIFETIMES[n])))).collect();
         let verdict = self.bench.apply(self.chain(lease, actions)).await.verdict;
         match self.model.first_over(holds) {
             None => {
@@ -159,7 +166,9 @@ impl Audit {
         };
         let others = self.model.used(limit) - self.model.held[found].amount;
         if again.is_some_and(|amount| others + amount > CAPACITIES[limit]) {
-            prop_assert!(matches!(verdict, Verdict::Refused(r) if r.code == Code::ExceedsCredits && r.index == 1));
+            prop_assert!(
+                matches!(verdict, Verdict::Refused(r) if r.code == Code::ExceedsCredits && r.index == 1)
+            );
             return Ok(());
         }
         prop_assert_eq!(verdict, Verdict::Done);

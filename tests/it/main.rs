@@ -1,5 +1,7 @@
 //! Tests that use the library as its users do: real sockets, real files, real ledgers.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;

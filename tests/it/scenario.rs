@@ -83,7 +83,8 @@ pub async fn run(bench: &mut impl Bench, prefix: &str, row: &str) {
                 let names: Vec<&str> = chain_names(&words);
                 let outcome = bench.apply(chain).await;
                 let said = say(&outcome, &names, bench_names_all(bench));
-                let expected = if bench_names_all(bench) { expected.to_owned() } else { first_only(expected) };
+                let expected =
+                    if bench_names_all(bench) { expected.to_owned() } else { first_only(expected) };
                 assert_eq!(said, expected, "{at}");
             }
         }
@@ -102,7 +103,10 @@ fn define(limits: &mut HashMap<String, Limit>, prefix: &str, name: &str, text: &
     let (capacity, lifetime) = amount(text);
     let key = LimitKey::new(&format!("{prefix}:{name}"));
     let account = limits.get(name).map_or_else(|| Arc::new(Account::new(key)), |limit| limit.account.clone());
-    limits.insert(name.to_owned(), Limit { account, capacity, lifetime_seconds: lifetime.expect("`/2s` is missing") });
+    limits.insert(
+        name.to_owned(),
+        Limit { account, capacity, lifetime_seconds: lifetime.expect("`/2s` is missing") },
+    );
 }
 
 fn amount(text: &str) -> (u64, Option<NonZeroU32>) {
@@ -114,7 +118,10 @@ fn amount(text: &str) -> (u64, Option<NonZeroU32>) {
 
 fn chain_names<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let items = if words[0] == "hit" { &words[1..] } else { &words[2..] };
-    items.iter().flat_map(|item| if words[0] == "settle" { vec![&item[..1]; 2] } else { vec![&item[..1]] }).collect()
+    items
+        .iter()
+        .flat_map(|item| if words[0] == "settle" { vec![&item[..1]; 2] } else { vec![&item[..1]] })
+        .collect()
 }
 
 fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain {
@@ -137,7 +144,8 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
             "debt" => vec![Action::Debt { amount: units }],
             other => panic!("{other}: no such command"),
         };
-        transfers.extend(actions.into_iter().map(|action| Transfer { account: limit.account.clone(), action }));
+        transfers
+            .extend(actions.into_iter().map(|action| Transfer { account: limit.account.clone(), action }));
     }
     let lease = if named {
         LeaseId::parse(&format!("{prefix}:{}", words[1]))
@@ -151,9 +159,12 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
 fn say(outcome: &Outcome, names: &[&str], all: bool) -> String {
     let Verdict::Refused(refusal) = outcome.verdict else { return "ok".to_owned() };
     let first = names[refusal.index];
-    let others = names.iter().enumerate().filter(|(n, _)| *n != refusal.index && refusal.failed & (1 << n) != 0);
+    let others =
+        names.iter().enumerate().filter(|(n, _)| *n != refusal.index && refusal.failed & (1 << n) != 0);
     match refusal.code {
-        Code::ExceedsCredits if all => others.fold(format!("over {first}"), |text, (_, name)| text + "," + name),
+        Code::ExceedsCredits if all => {
+            others.fold(format!("over {first}"), |text, (_, name)| text + "," + name)
+        }
         Code::ExceedsCredits => format!("over {first}"),
         Code::LimitDecreasing => format!("decreasing {first}"),
         Code::IdAlreadyFailed => "burnt".to_owned(),

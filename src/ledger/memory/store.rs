@@ -57,7 +57,18 @@ impl Record {
     /// A record that only remembers what became of a name.
     pub fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
         let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
-        Self { lease, amount, until_ms, account, before, after, next_of_lease, purpose, fate, for_retries: false }
+        Self {
+            lease,
+            amount,
+            until_ms,
+            account,
+            before,
+            after,
+            next_of_lease,
+            purpose,
+            fate,
+            for_retries: false,
+        }
     }
 
     fn is_anonymous(&self) -> bool {

@@ -44,9 +44,9 @@ impl<W> Batch<W> {
     }
 
     /// Everybody with what its chain came to. `failures` are those of the request, in order.
-    pub fn settle(self, failures: &[(usize, Kind)]) -> impl Iterator<Item = (W, Landed)> {
+    pub fn settle(self, failures: Vec<(usize, Kind)>) -> impl Iterator<Item = (W, Landed)> {
         let mut start = 0;
-        let mut rest = failures.to_vec().into_iter().peekable();
+        let mut rest = failures.into_iter().peekable();
         self.waiting.into_iter().map(move |(work, end)| {
             let mut own = smallvec::SmallVec::<[(usize, Kind); 8]>::new();
             while let Some((index, kind)) = rest.next_if(|(index, _)| *index < end) {
@@ -82,14 +82,14 @@ mod tests {
 
     #[test]
     fn failures_reach_the_chain_they_belong_to() {
-        let failures = [
+        let failures = vec![
             (1, Kind::LinkedEventFailed),
             (2, Kind::ExceedsCredits),
             (3, Kind::LinkedEventFailed),
             (6, Kind::Exists),
             (7, Kind::LinkedEventFailed),
         ];
-        let landed: Vec<_> = batch(&[1, 3, 2, 2]).settle(&failures).collect();
+        let landed: Vec<_> = batch(&[1, 3, 2, 2]).settle(failures).collect();
         let expected = [
             (0, Landed::Done),
             (1, refused(1, Code::ExceedsCredits)),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn no_failures_is_done_for_all() {
-        assert!(batch(&[2, 2, 1]).settle(&[]).all(|(_, landed)| matches!(landed, Landed::Done)));
+        assert!(batch(&[2, 2, 1]).settle(Vec::new()).all(|(_, landed)| matches!(landed, Landed::Done)));
     }
 
     #[test]
@@ -109,13 +109,22 @@ mod tests {
         for (failures, expected) in [
             (vec![(0, Kind::Exists), (1, Kind::LinkedEventFailed)], Landed::DoneBefore),
             (vec![(0, Kind::ExistsWithDifferentTimeout)], Landed::DoneBefore),
-            (vec![(0, Kind::LinkedEventFailed), (1, Kind::Exists)], refused(1, Code::ExistsWithDifferentFields)),
+            (
+                vec![(0, Kind::LinkedEventFailed), (1, Kind::Exists)],
+                refused(1, Code::ExistsWithDifferentFields),
+            ),
             (vec![(0, Kind::ExistsWithDifferentAmount)], refused(0, Code::ExistsWithDifferentFields)),
-            (vec![(0, Kind::LinkedEventFailed), (1, Kind::IdAlreadyFailed)], refused(1, Code::IdAlreadyFailed)),
+            (
+                vec![(0, Kind::LinkedEventFailed), (1, Kind::IdAlreadyFailed)],
+                refused(1, Code::IdAlreadyFailed),
+            ),
             (vec![(0, Kind::PendingTransferExpired)], refused(0, Code::PendingTransferExpired)),
             (vec![(0, Kind::PendingTransferNotFound)], refused(0, Code::PendingTransferNotFound)),
             (vec![(0, Kind::PendingTransferAlreadyVoided)], refused(0, Code::PendingTransferAlreadyVoided)),
-            (vec![(0, Kind::LinkedEventFailed), (1, Kind::DebitAccountNotFound)], Landed::AccountMissing { index: 1 }),
+            (
+                vec![(0, Kind::LinkedEventFailed), (1, Kind::DebitAccountNotFound)],
+                Landed::AccountMissing { index: 1 },
+            ),
             (
                 vec![(0, Kind::OverflowsTimeout)],
                 Landed::Unexpected { index: 0, kind: Kind::OverflowsTimeout },

@@ -23,7 +23,10 @@ use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 pub enum Request {
     /// A chain whose accounts are not ready.
     Work(Box<Work>),
-    Wants { wants: Vec<Want>, reply: oneshot::Sender<Result<(), LedgerError>> },
+    Wants {
+        wants: Vec<Want>,
+        reply: oneshot::Sender<Result<(), LedgerError>>,
+    },
 }
 
 impl Request {
@@ -112,7 +115,8 @@ pub async fn run(
     mut wanted: mpsc::Receiver<Request>,
     queue: mpsc::Sender<Work>,
 ) {
-    let mut provisioner = Provisioner { shared, session, queue, operator_known: false, lowering: HashMap::new() };
+    let mut provisioner =
+        Provisioner { shared, session, queue, operator_known: false, lowering: HashMap::new() };
     let mut backoff = Backoff::default();
     let mut gathered = Vec::new();
     loop {
@@ -164,7 +168,8 @@ impl Provisioner {
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
             Action::Reserve(hold) | Action::Rereserve(hold) => {
-                transfer.account.is_decreasing() && transfer.account.funded().is_none_or(|f| f > hold.capacity)
+                transfer.account.is_decreasing()
+                    && transfer.account.funded().is_none_or(|f| f > hold.capacity)
             }
             Action::Void | Action::Debt { .. } => false,
         });
@@ -191,9 +196,17 @@ impl Provisioner {
 
     async fn provision_part(&mut self, wants: &[Want]) -> Result<(), SessionError> {
         let existed = self.create_accounts(wants).await?;
-        let new = |want: &Want| Item { want: want.clone(), credits_posted: 0, debits_posted: 0, debits_pending: 0, attempt: 0 };
-        let mut items: Vec<Item> = wants.iter().zip(&existed).filter(|(_, existed)| !**existed).map(|(w, _)| new(w)).collect();
-        let known: Vec<Item> = wants.iter().zip(&existed).filter(|(_, existed)| **existed).map(|(w, _)| new(w)).collect();
+        let new = |want: &Want| Item {
+            want: want.clone(),
+            credits_posted: 0,
+            debits_posted: 0,
+            debits_pending: 0,
+            attempt: 0,
+        };
+        let mut items: Vec<Item> =
+            wants.iter().zip(&existed).filter(|(_, existed)| !**existed).map(|(w, _)| new(w)).collect();
+        let known: Vec<Item> =
+            wants.iter().zip(&existed).filter(|(_, existed)| **existed).map(|(w, _)| new(w)).collect();
         items.extend(self.look_up(known).await?);
         let mut backoff = Backoff::default();
         for attempt in 0..ATTEMPTS_MAX {
@@ -213,7 +226,8 @@ impl Provisioner {
 
     /// Makes what is missing; for each want whether its account was there.
     async fn create_accounts(&mut self, wants: &[Want]) -> Result<Vec<bool>, SessionError> {
-        let mut accounts: Vec<tb::Account> = wants.iter().map(|want| wire::limit_account(&want.account)).collect();
+        let mut accounts: Vec<tb::Account> =
+            wants.iter().map(|want| wire::limit_account(&want.account)).collect();
         let debts: Vec<&Want> = wants.iter().filter(|want| want.overage == Overage::Debt).collect();
         accounts.extend(debts.iter().map(|want| wire::debt_account(&want.account)));
         if !self.operator_known {
@@ -225,7 +239,9 @@ impl Provisioner {
             match kind {
                 CreateAccountErrorKind::Exists if index < wants.len() => existed[index] = true,
                 CreateAccountErrorKind::Exists => {}
-                other => return Err(SessionError::Refused(format!("an account could not be made: {other:?}"))),
+                other => {
+                    return Err(SessionError::Refused(format!("an account could not be made: {other:?}")));
+                }
             }
         }
         debts.iter().for_each(|want| want.account.set_has_debt_account(true));
@@ -239,7 +255,8 @@ impl Provisioner {
         }
         let ids: Vec<u128> = items.iter().map(|item| item.want.account.id).collect();
         let found = self.call(self.session.lookup_accounts(ids)).await?;
-        let found: HashMap<u128, tb::Account> = found.into_iter().map(|account| (account.id(), account)).collect();
+        let found: HashMap<u128, tb::Account> =
+            found.into_iter().map(|account| (account.id(), account)).collect();
         let read = |mut item: Item| {
             if let Some(account) = found.get(&item.want.account.id) {
                 let totals = (account.credits_posted(), account.debits_posted());
@@ -265,7 +282,13 @@ impl Provisioner {
                 Plan::Change(change) => {
                     let Item { credits_posted, debits_posted, attempt, .. } = item;
                     let account = &item.want.account;
-                    transfers.push(wire::capacity_change(account, credits_posted, debits_posted, attempt, change));
+                    transfers.push(wire::capacity_change(
+                        account,
+                        credits_posted,
+                        debits_posted,
+                        attempt,
+                        change,
+                    ));
                     changing.push(item);
                 }
             }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tb::error::{CreateAccountErrorKind, CreateAccountsError, CreateTransferErrorKind, CreateTransfersError, SendErrorKind};
+use tb::error::{
+    CreateAccountErrorKind, CreateAccountsError, CreateTransferErrorKind, CreateTransfersError, SendErrorKind,
+};
 use tigerbeetle_unofficial as tb;
 
 /// In production mode; one with a single replica in development mode takes fewer.
@@ -33,11 +35,15 @@ pub enum SessionError {
     Resolve { address: String, reason: String },
     #[error("the client library did not start: {0}")]
     Start(String),
-    #[error("no answer from cluster {cluster} at {addresses} yet (is it running, is the cluster id right, does it have a free connection?)")]
+    #[error(
+        "no answer from cluster {cluster} at {addresses} yet (is it running, is the cluster id right, does it have a free connection?)"
+    )]
     NoAnswer { cluster: u128, addresses: String },
     #[error("the session was evicted")]
     Evicted,
-    #[error("this program was built with TigerBeetle's client 0.16.78 and the cluster runs another release: {0}")]
+    #[error(
+        "this program was built with TigerBeetle's client 0.16.78 and the cluster runs another release: {0}"
+    )]
     Release(String),
     #[error("TigerBeetle refused the request: {0}")]
     Refused(String),
@@ -94,8 +100,12 @@ impl Session {
 
     /// Whether the names lead elsewhere now. The client library never looks again.
     pub async fn has_moved(&self) -> bool {
-        let Some(old) = self.client.read().as_ref().map(|connected| connected.addresses.clone()) else { return false };
-        tokio::time::timeout(RESOLVE_TIMEOUT, self.resolve()).await.is_ok_and(|new| new.is_ok_and(|new| new != old))
+        let Some(old) = self.client.read().as_ref().map(|connected| connected.addresses.clone()) else {
+            return false;
+        };
+        tokio::time::timeout(RESOLVE_TIMEOUT, self.resolve())
+            .await
+            .is_ok_and(|new| new.is_ok_and(|new| new != old))
     }
 
     /// The next call starts a new session. Dropping a client blocks for some milliseconds, so it is done elsewhere.
@@ -128,9 +138,11 @@ impl Session {
         let client = self.client().await?;
         match client.create_transfers(transfers).await {
             Ok(()) => Ok(Vec::new()),
-            Err(CreateTransfersError::Api(failures)) => {
-                Ok(failures.as_slice().iter().map(|failure| (failure.index() as usize, failure.kind())).collect())
-            }
+            Err(CreateTransfersError::Api(failures)) => Ok(failures
+                .as_slice()
+                .iter()
+                .map(|failure| (failure.index() as usize, failure.kind()))
+                .collect()),
             Err(CreateTransfersError::Send(error)) => Err(self.failed(error.kind())),
             Err(other) => Err(SessionError::Refused(other.to_string())),
         }
@@ -143,9 +155,11 @@ impl Session {
         let client = self.client().await?;
         match client.create_accounts(accounts).await {
             Ok(()) => Ok(Vec::new()),
-            Err(CreateAccountsError::Api(failures)) => {
-                Ok(failures.as_slice().iter().map(|failure| (failure.index() as usize, failure.kind())).collect())
-            }
+            Err(CreateAccountsError::Api(failures)) => Ok(failures
+                .as_slice()
+                .iter()
+                .map(|failure| (failure.index() as usize, failure.kind()))
+                .collect()),
             Err(CreateAccountsError::Send(error)) => Err(self.failed(error.kind())),
             Err(other) => Err(SessionError::Refused(other.to_string())),
         }

@@ -141,7 +141,13 @@ fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
 
 /// A change of capacity, named by the totals that it starts from, so that it happens once whoever does it.
 /// `attempt` tells apart ids that were burnt by a race.
-pub fn capacity_change(account: &Account, credits_posted: u128, debits_posted: u128, attempt: u32, change: Change) -> tb::Transfer {
+pub fn capacity_change(
+    account: &Account,
+    credits_posted: u128,
+    debits_posted: u128,
+    attempt: u32,
+    change: Change,
+) -> tb::Transfer {
     let attempt = if attempt == 0 { String::new() } else { format!(":{attempt}") };
     let label = format!("xfer:capacity:{}:{credits_posted}:{debits_posted}{attempt}", account.key);
     let id = digest_id(&[&label]);
@@ -165,14 +171,20 @@ pub enum Landed {
     DoneBefore,
     Refused(Refusal),
     /// An account is not there (any more): nothing was done, and it must be made again.
-    AccountMissing { index: usize },
+    AccountMissing {
+        index: usize,
+    },
     /// Something that this program never sends was refused.
-    Unexpected { index: usize, kind: Kind },
+    Unexpected {
+        index: usize,
+        kind: Kind,
+    },
 }
 
 /// Reads the failures of one chain; indexes count from its first transfer.
 pub fn landed(failures: &[(usize, Kind)]) -> Landed {
-    let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed)) else {
+    let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed))
+    else {
         return Landed::Done;
     };
     let refused = |code| Landed::Refused(Refusal { index, code, failed: 1 << index });

@@ -115,7 +115,9 @@ impl Worker {
                 batch.push(work, |out, work| match work.step {
                     Step::Apply => wire::push_chain(out, ids, &work.chain),
                     Step::Claim => out.extend(wire::claim_again(ids, &work.chain)),
-                    Step::Abandon if work.chain.keep == Keep::ForRetries => wire::push_abandon(out, ids, &work.chain),
+                    Step::Abandon if work.chain.keep == Keep::ForRetries => {
+                        wire::push_abandon(out, ids, &work.chain)
+                    }
                     Step::Abandon => wire::push_chain(out, ids, &void_of(&work.chain)),
                 });
             }
@@ -133,7 +135,7 @@ impl Worker {
         match answer {
             Ok(failures) => {
                 let mut chains = 0;
-                for (work, landed) in batch.settle(&failures) {
+                for (work, landed) in batch.settle(failures) {
                     chains += 1;
                     self.settle(work, landed);
                 }
@@ -176,7 +178,8 @@ impl Worker {
 
     fn send_to_provisioner(&self, work: Work) {
         if let Err(error) = self.provisioner.try_send(provision::Request::Work(Box::new(work))) {
-            let (mpsc::error::TrySendError::Full(request) | mpsc::error::TrySendError::Closed(request)) = error;
+            let (mpsc::error::TrySendError::Full(request) | mpsc::error::TrySendError::Closed(request)) =
+                error;
             let waiting = self.shared.options.queue_max;
             request.refuse(&LedgerError::QueueFull { waiting, per_second: None });
         }
@@ -212,7 +215,9 @@ impl Worker {
             }
             (Step::Apply, Landed::Unexpected { index, kind }) => {
                 tracing::error!(lease = %work.chain.lease, index, ?kind, "TigerBeetle refused a transfer");
-                work.answer(Err(LedgerError::Unavailable(format!("TigerBeetle refused a transfer: {kind:?}"))));
+                work.answer(Err(LedgerError::Unavailable(format!(
+                    "TigerBeetle refused a transfer: {kind:?}"
+                ))));
             }
         }
     }

@@ -1,0 +1,122 @@
+//! The command line: what can be asked, and in which order flags, variables and the file are heard.
+//!
+//! Flags win over `SLUICE_*`, which win over `config/sluice.yaml`. Exit codes: 0 done or allowed, 1 a mistake, 2 denied.
+
+mod check;
+mod serve;
+mod try_it;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
+
+/// Envoy's rate-limit service over a ledger: limits that hold, and clients that are told when to come back.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer Envoy's rate-limit calls until a signal comes
+    ///
+    /// Prints the addresses it listens on, one per line, once the sockets are open and the files are valid. Logs go to
+    /// standard error. SIGTERM drains and exits 0; a second one exits at once.
+    #[command(after_help = SERVE_HELP)]
+    Serve(ServeArgs),
+    /// Name every mistake of every file, with its line
+    ///
+    /// Reads the same files as `serve`, and exits 1 if anything in them is wrong.
+    Check(CheckArgs),
+    /// Ask a running server once, as Envoy would, and print its answer
+    ///
+    /// Each key=value is an entry of one descriptor, in order. Exits 0 when allowed, 2 when denied, 1 on errors.
+    #[command(after_help = TRY_HELP)]
+    Try(TryArgs),
+}
+
+const SERVE_HELP: &str = "\
+Examples:
+  sluice serve                                       the memory ledger, the files in config/
+  sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
+  sluice serve --grpc unix:/run/sluice.sock
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+
+const TRY_HELP: &str = "\
+Examples:
+  sluice try demo path=/hello
+  sluice try llm tenant=acme model=gpt-4o --hits 1200";
+
+#[derive(Debug, Args)]
+struct ConfigDir {
+    /// Where sluice.yaml, limits/ and retry_policy.yaml are [default: config, if it is there]
+    #[arg(long, env = "SLUICE_CONFIG_DIR", value_name = "DIR")]
+    config_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    config: ConfigDir,
+    /// Where Sluice keeps what it must remember itself
+    #[arg(long, env = "SLUICE_STATE_DIR", value_name = "DIR", default_value = "state")]
+    state_dir: PathBuf,
+    /// Where Envoy calls: ip:port or unix:/path; port 0 picks a free one [default: 127.0.0.1:8081]
+    #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS")]
+    grpc: Option<Listen>,
+    /// Where people and Prometheus look: ip:port [default: 127.0.0.1:8080]
+    #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS")]
+    admin: Option<TcpListen>,
+    /// memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…] [default: memory]
+    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
+    ledger: Option<LedgerUri>,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    #[command(flatten)]
+    config: ConfigDir,
+}
+
+#[derive(Debug, Args)]
+struct TryArgs {
+    /// The server's gRPC address
+    #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    grpc: Listen,
+    /// The domain of the rate-limit filter
+    domain: String,
+    /// Entries of the descriptor
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    entries: Vec<(String, String)>,
+    /// How many hits; 0 looks without charging
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    hits: u64,
+}
+
+fn entry(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("an entry is written key=value".to_owned()),
+    }
+}
+
+impl Cli {
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            Command::Serve(args) => serve::run(args),
+            Command::Check(args) => check::run(&args),
+            Command::Try(args) => try_it::run(&args),
+        }
+    }
+}
+
+/// Prints an error and what caused it.
+fn complain(error: &anyhow::Error) -> ExitCode {
+    eprintln!("sluice: {error:#}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,107 @@
+//! `sluice serve`: files, flags, sockets, then run until a signal, then drain.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::check::print_problems;
+use super::{ServeArgs, complain};
+use crate::app::{App, Options};
+use crate::config::settings::secret::check_admin_exposure;
+use crate::config::settings::value::LogFormat;
+use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
+use crate::telemetry;
+
+pub fn run(args: ServeArgs) -> ExitCode {
+    let mut loaded = match config::load(args.config.config_dir.as_deref()) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            print_problems(&problems);
+            return ExitCode::FAILURE;
+        }
+    };
+    let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
+    let state_dir = args.state_dir.clone();
+    put_over(&mut loaded.settings, args);
+    match start(loaded, config_dir, state_dir) {
+        Ok(code) => code,
+        Err(error) => complain(&error),
+    }
+}
+
+/// Flags and variables win over the file.
+fn put_over(settings: &mut Settings, args: ServeArgs) {
+    if let Some(listen) = args.grpc {
+        settings.grpc.listen = listen;
+    }
+    if let Some(listen) = args.admin {
+        settings.admin.listen = listen.0;
+    }
+    if let Some(uri) = args.ledger {
+        settings.ledger.uri = uri;
+    }
+}
+
+fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Result<ExitCode> {
+    let settings = &loaded.settings;
+    let json = settings.log.format == LogFormat::Json;
+    telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
+    check_admin_exposure(settings.admin.listen, false).map_err(anyhow::Error::msg)?;
+    for warning in &loaded.hot.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    runtime.block_on(serve(Options { loaded, config_dir, state_dir }))
+}
+
+async fn serve(options: Options) -> anyhow::Result<ExitCode> {
+    // Before anything is promised, so that a signal is never missed.
+    let mut stop = Stop::new().context("signals can't be watched")?;
+    let ledger = options.loaded.settings.ledger.uri.clone();
+    let mut app = App::start(options).await?;
+    let addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
+    // A script that only wanted the first line may have closed the pipe: that is no reason to stop.
+    let _ = std::io::stdout().write_all(addresses.as_bytes()).and_then(|()| std::io::stdout().flush());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), grpc = %app.grpc, admin = %app.admin, %ledger, "started");
+    tokio::select! {
+        reason = app.failed() => {
+            tracing::error!(reason, "a part of the server ended");
+            Ok(ExitCode::FAILURE)
+        }
+        signal = stop.next() => {
+            tracing::info!(signal, "draining");
+            tokio::select! {
+                () = app.stop() => {
+                    tracing::info!("stopped");
+                    Ok(ExitCode::SUCCESS)
+                }
+                signal = stop.next() => {
+                    tracing::warn!(signal, "a second signal: exiting at once");
+                    std::process::exit(1);
+                }
+            }
+        }
+    }
+}
+
+/// The signals that end the server.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `sluice try`: one call to a running server, printed as it came.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tonic::transport::{Channel, Endpoint};
+
+use super::{TryArgs, complain};
+use crate::config::settings::value::Listen;
+use crate::grpc::pb;
+
+/// Nobody waits longer for one answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Denied is neither a success nor a mistake.
+const DENIED: u8 = 2;
+
+pub fn run(args: &TryArgs) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime");
+    match runtime.and_then(|runtime| runtime.block_on(ask(args))) {
+        Ok(response) => {
+            print(&response);
+            if response.overall_code() == pb::Code::OverLimit {
+                ExitCode::from(DENIED)
+            } else {
+                ExitCode::SUCCESS
+            }
+        }
+        Err(error) => complain(&error),
+    }
+}
+
+async fn ask(args: &TryArgs) -> anyhow::Result<pb::RateLimitResponse> {
+    let channel = connect(&args.grpc).await.with_context(|| format!("no server at {}", args.grpc))?;
+    let entries =
+        args.entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect();
+    let descriptor = pb::RateLimitDescriptor {
+        entries,
+        hits_addend: Some(pb::UInt64Value { value: args.hits }),
+        ..Default::default()
+    };
+    let request =
+        pb::RateLimitRequest { domain: args.domain.clone(), descriptors: vec![descriptor], hits_addend: 0 };
+    let mut request = tonic::Request::new(request);
+    request.set_timeout(TIMEOUT);
+    let answer = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
+    answer
+        .map(tonic::Response::into_inner)
+        .map_err(|status| anyhow::anyhow!("the server answered {:?}: {}", status.code(), status.message()))
+}
+
+pub async fn connect(address: &Listen) -> Result<Channel, tonic::transport::Error> {
+    let uri = match address {
+        Listen::Tcp(address) => format!("http://{address}"),
+        Listen::Unix(path) => format!("unix://{}", path.display()),
+    };
+    Endpoint::from_shared(uri)?.connect_timeout(TIMEOUT).connect().await
+}
+
+fn print(response: &pb::RateLimitResponse) {
+    println!("overall_code: {}", response.overall_code().as_str_name());
+    for (index, status) in response.statuses.iter().enumerate() {
+        print!("statuses[{index}]: {}", status.code().as_str_name());
+        if let Some(limit) = &status.current_limit {
+            print!(" limit={}/{}", limit.requests_per_unit, limit.unit().as_str_name());
+            if !limit.name.is_empty() {
+                print!(" name={}", limit.name);
+            }
+            print!(" remaining={}", status.limit_remaining);
+        }
+        if let Some(reset) = &status.duration_until_reset {
+            print!(" reset={}.{:03}s", reset.seconds, reset.nanos / 1_000_000);
+        }
+        println!();
+    }
+    for header in &response.response_headers_to_add {
+        println!("{}: {}", header.key, header.value);
+    }
+    let metadata = response.dynamic_metadata.iter().flat_map(|metadata| &metadata.fields);
+    for (key, value) in metadata {
+        if let Some(pb::value::Kind::StringValue(text)) = &value.kind {
+            println!("dynamic_metadata.{key}: {text}");
+        }
+    }
+}
