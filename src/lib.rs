@@ -7,3 +7,5 @@ pub mod registry;
 pub mod retry;
 
 pub mod limit;
+
+pub mod client;

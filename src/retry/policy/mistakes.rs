@@ -5,7 +5,10 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use super::*;
+use super::{
+    BUDGET_FLOOR_MAX, BUDGET_RATIO_MAX, BUDGET_WINDOW_SECONDS_MAX, Budget, ELAPSED_ROWS_MAX, ElapsedStep,
+    FACTOR_MAX, QueueEta, RetryPolicy, WAIT_MS_MAX, WAIT_SECONDS_MAX,
+};
 
 /// A descriptor with an entry of this key is a completion, so the key can't mark a retry as well.
 const COMPLETION_KEY: &str = "lease_id";
@@ -115,6 +118,7 @@ impl Mistakes {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ConcurrencyHint;
     use super::*;
 
     fn row(below_seconds: impl Into<Option<u64>>, retry_after_seconds: u64) -> ElapsedStep {
