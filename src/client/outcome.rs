@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn hints_as_they_are_sent() {
-        let rows: [(&[(&str, &str)], Option<u64>); 10] = [
+        type Row = (&'static [(&'static str, &'static str)], Option<u64>);
+        let rows: [Row; 10] = [
             (&[], None),
             (&[("retry-after", "2")], Some(2000)),
             (&[("retry-after-ms", "157")], Some(157)),
