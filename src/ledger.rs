@@ -9,7 +9,7 @@
 //! * `Rereserve` takes what a completion found to be the real amount.
 //! * `Debt` records what no longer fitted. It can't fail for lack of room.
 //!
-//! A transfer is named by its lease, its account and what it does; doing the same again changes nothing: a chain whose
+//! A transfer is named by its lease, its account and what it does, so a chain does one thing once to an account; doing the same again changes nothing: a chain whose
 //! first transfer exists was done, and is a success. A reserve that was refused stays refused under that name.
 //!
 //! Capacity is part of every reserve: a ledger raises an account to it at once, and lowers it only when that much is

@@ -5,3 +5,7 @@
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_rows;
