@@ -26,7 +26,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock;
-use crate::limit::{Account, LeaseId, Overage};
+use crate::limit::{Account, LeaseId, LimitKey, Overage};
 
 /// Transfers of one lease that happen together or not at all.
 #[derive(Debug, Clone)]
@@ -176,6 +176,13 @@ pub struct Want {
     pub account: Arc<Account>,
     pub capacity: u64,
     pub overage: Overage,
+}
+
+/// A change of capacity that takes time, told so that it can be remembered over a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CapacityEvent {
+    Decreasing { key: LimitKey, from: u64, to: u64 },
+    Settled { key: LimitKey, capacity: u64 },
 }
 
 /// What a completion may take: nobody waits for its answer, and it must not be lost to a hiccup.

@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 pub use self::session::Cluster;
 use self::session::{Session, SessionError};
 pub use self::wire::TransferIds;
-use super::{Action, Balance, Chain, LedgerError, Outcome, Verdict, Want};
+use super::{Action, Balance, CapacityEvent, Chain, LedgerError, Outcome, Verdict, Want};
 use crate::limit::Account;
 use crate::retry::eta::DrainRate;
 use crate::telemetry::Metrics;
@@ -37,6 +37,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Chains that may wait.
     pub queue_max: usize,
+    /// Where capacity changes that take time are told.
+    pub events: Option<mpsc::UnboundedSender<CapacityEvent>>,
 }
 
 /// What is written to the queue.
@@ -113,6 +115,13 @@ impl Shared {
             .load()
             .as_ref()
             .map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
+    }
+
+    fn tell(&self, event: CapacityEvent) {
+        if let Some(events) = &self.options.events {
+            // Nobody listens only while the process ends.
+            drop(events.send(event));
+        }
     }
 
     fn touch(&self, account: &Arc<Account>) {

@@ -42,7 +42,10 @@ impl Server {
         // Several sidecars share it: more connections than a development server has by default.
         let mut child = Command::new(binary())
             .args(["start", "--development", "--experimental", "--limit-pipeline-requests=24"])
-            .arg(format!("--addresses={}", if port == 0 { "0".to_owned() } else { format!("127.0.0.1:{port}") }))
+            .arg(format!(
+                "--addresses={}",
+                if port == 0 { "0".to_owned() } else { format!("127.0.0.1:{port}") }
+            ))
             .arg(Self::file(dir.path()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -94,7 +97,7 @@ impl Server {
 
     pub fn ledger_with(&self, timeout: Duration, transfer_ids: TransferIds) -> TigerBeetle {
         let cluster = Cluster { id: 0, addresses: vec![self.address()] };
-        let options = Options { cluster, transfer_ids, timeout, queue_max: 65_536 };
+        let options = Options { cluster, transfer_ids, timeout, queue_max: 65_536, events: None };
         TigerBeetle::start(options, Arc::new(Metrics::default()))
     }
 }

@@ -15,7 +15,7 @@ use super::session::{Session, SessionError};
 use super::wire::{self, Change};
 use super::{Shared, Work, patiently};
 use crate::clock;
-use crate::ledger::{Action, Code, LedgerError, Outcome, Refusal, Verdict, Want};
+use crate::ledger::{Action, CapacityEvent, Code, LedgerError, Outcome, Refusal, Verdict, Want};
 use crate::limit::{Account, Overage};
 use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 
@@ -318,6 +318,7 @@ impl Provisioner {
         account.set_funded(Some(capacity));
         if self.lowering.remove(&account.id).is_some() {
             tracing::info!(limit = %account.key, capacity, "the capacity was lowered");
+            self.shared.tell(CapacityEvent::Settled { key: account.key.clone(), capacity });
         }
         account.end_decreasing();
     }
@@ -329,6 +330,7 @@ impl Provisioner {
         if self.lowering.insert(account.id, item.want.clone()).is_none() {
             let (from, to) = (item.capacity_now(), item.want.capacity);
             tracing::info!(limit = %account.key, from, to, "the capacity will be lowered when that much is free");
+            self.shared.tell(CapacityEvent::Decreasing { key: account.key.clone(), from, to });
         }
     }
 
