@@ -115,7 +115,7 @@ impl Admission {
             Err(error) => return self.without_ledger(snapshot, &plan, error),
         };
         // From here on it succeeds.
-        self.count_shadows(&plan, &lease, &mut findings).await;
+        self.count_shadows(&plan, request, &lease, &mut findings).await;
         self.retry.on_allowed(charged(&plan, &findings).map(|requirement| requirement.account.id), now_ms);
         self.peek_the_rest(&plan, &mut findings);
         Ok(Decision::allowed(&plan, &findings, lease))
@@ -187,13 +187,19 @@ impl Admission {
     }
 
     /// Shadow limits count what was admitted and never deny: each is a chain of its own, after the real one.
-    async fn count_shadows(&self, plan: &Plan, lease: &LeaseId, findings: &mut Findings) {
+    async fn count_shadows(
+        &self,
+        plan: &Plan,
+        request: &Request<'_>,
+        lease: &LeaseId,
+        findings: &mut Findings,
+    ) {
         for (index, requirement) in plan.requirements.iter().enumerate() {
             if requirement.enforcement != Enforcement::Shadow || requirement.amount == 0 {
                 continue;
             }
             let transfers = SmallVec::from_iter([transfer_of(requirement)]);
-            let keep = if needs_completion(requirement) { Keep::ForCompletion } else { Keep::Nothing };
+            let keep = keep(request.request_id.is_some(), needs_completion(requirement));
             let chain = Chain { lease: lease.clone(), keep, transfers };
             // A ledger that fails now costs a count of a limit that denies nobody.
             if let Ok(outcome) = self.ledger.apply(chain).await {
@@ -311,19 +317,26 @@ fn transfer_of(requirement: &Requirement) -> Transfer {
 fn chain_of(plan: &Plan, named: bool, lease: &LeaseId, left_out: u32) -> (Chain, SmallVec<[usize; 4]>) {
     let mut members = SmallVec::new();
     let mut transfers = SmallVec::new();
-    let mut keep = if named { Keep::ForRetries } else { Keep::Nothing };
+    let mut completed = false;
     for (index, requirement) in plan.requirements.iter().enumerate() {
         let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
         if !counts || left_out & (1 << index) != 0 {
             continue;
         }
-        if needs_completion(requirement) && keep == Keep::Nothing {
-            keep = Keep::ForCompletion;
-        }
+        completed |= needs_completion(requirement);
         members.push(index);
         transfers.push(transfer_of(requirement));
     }
-    (Chain { lease: lease.clone(), keep, transfers }, members)
+    (Chain { lease: lease.clone(), keep: keep(named, completed), transfers }, members)
+}
+
+/// Who may name a chain again: its caller, who gave it a name, or whoever completes it.
+fn keep(named: bool, completed: bool) -> Keep {
+    match (named, completed) {
+        (true, _) => Keep::ForRetries,
+        (false, true) => Keep::ForCompletion,
+        (false, false) => Keep::Nothing,
+    }
 }
 
 fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {
