@@ -64,9 +64,9 @@ impl Decision {
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
-        let first = plan.requirements.iter().enumerate().find(|(index, requirement)| {
-            findings.failed & (1 << index) != 0 && requirement.enforcement != Enforcement::Shadow
-        });
+        let failed = plan.requirements.iter().enumerate().filter(|(n, _)| findings.failed & (1 << n) != 0);
+        // A quota that is over says no only where nothing stricter does; of equals the first.
+        let first = failed.min_by_key(|(_, requirement)| std::cmp::Reverse(requirement.enforcement));
         let limit = first.map(|(_, requirement)| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         Self { statuses: statuses(plan, findings, hint_ms), denial: Some(denial), reason, lease: None }

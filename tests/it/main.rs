@@ -2,6 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/http.rs"]
+mod http;
+#[path = "../support/wait.rs"]
+mod wait;
+
+mod ask;
+mod testapp;
+
+mod matching;
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
