@@ -18,6 +18,8 @@ mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_app;
+#[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
