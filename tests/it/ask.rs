@@ -64,6 +64,11 @@ impl TestApp {
     }
 }
 
+/// The message that a text stands for.
+pub fn request(asked: &str) -> pb::RateLimitRequest {
+    parse(asked).request
+}
+
 struct Asked<'a> {
     times: u32,
     name: Option<&'a str>,

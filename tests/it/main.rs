@@ -9,7 +9,10 @@ mod wait;
 
 mod ask;
 mod testapp;
+mod wire;
 
+mod app;
+mod malformed;
 mod matching;
 
 mod ledger_model;
