@@ -104,6 +104,7 @@ impl Admission {
         let lease = match self.reserve(&plan, request, &mut findings).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(reason)) => {
+                self.count_per_limit(&plan, &findings);
                 let hint = self.hint(snapshot, &plan, &findings, reason, now_ms);
                 self.peek_the_rest(&plan, &mut findings);
                 return Ok(Decision::denied(&plan, &findings, reason, Some(hint.ms)));
@@ -186,6 +187,13 @@ impl Admission {
                 return Ok(Err(reason_of(refusal.code)));
             }
             attempt += 1;
+        }
+    }
+
+    /// For descriptors that asked for a metric of their own.
+    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
+        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
+            self.metrics.limit_decided(requirement.account.key.as_str(), findings.failed & (1 << index) == 0);
         }
     }
 
