@@ -117,6 +117,7 @@ impl Admission {
             Err(error) => return self.without_ledger(snapshot, &plan, error),
         };
         // From here on it succeeds.
+        self.count_per_limit(&plan, &findings);
         self.count_shadows(&plan, request, &lease, &mut findings).await;
         self.retry.on_allowed(charged(&plan, &findings).map(|requirement| requirement.account.id), now_ms);
         charged(&plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
