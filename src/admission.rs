@@ -104,19 +104,23 @@ impl Admission {
         let lease = match self.reserve(&plan, request, &mut findings).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(reason)) => {
+                self.count_per_limit(&plan, &findings);
                 let hint = self.hint(snapshot, &plan, &findings, reason, now_ms);
                 self.peek_the_rest(&plan, &mut findings);
                 return Ok(Decision::denied(&plan, &findings, reason, Some(hint.ms)));
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
+                findings.failed = everything(&plan);
                 return Ok(Decision::denied(&plan, &findings, Reason::QueueFull, Some(hint.ms)));
             }
             Err(error) => return self.without_ledger(snapshot, &plan, error),
         };
         // From here on it succeeds.
+        self.count_per_limit(&plan, &findings);
         self.count_shadows(&plan, request, &lease, &mut findings).await;
         self.retry.on_allowed(charged(&plan, &findings).map(|requirement| requirement.account.id), now_ms);
+        charged(&plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
         self.peek_the_rest(&plan, &mut findings);
         Ok(Decision::allowed(&plan, &findings, lease))
     }
@@ -128,11 +132,12 @@ impl Admission {
         plan: &Plan,
         error: LedgerError,
     ) -> Result<Decision, DecideError> {
-        let findings = Findings::of(plan);
+        let mut findings = Findings::of(plan);
         match self.ledger.on_failure() {
             OnFailure::Allow => Ok(Decision::unasked(plan, &findings)),
             OnFailure::Deny => {
                 let hint_ms = snapshot.retry.decreasing_ms;
+                findings.failed = everything(plan);
                 Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)))
             }
             OnFailure::Error | OnFailure::Local { .. } => Err(error.into()),
@@ -183,6 +188,13 @@ impl Admission {
                 return Ok(Err(reason_of(refusal.code)));
             }
             attempt += 1;
+        }
+    }
+
+    /// For descriptors that asked for a metric of their own.
+    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
+        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
+            self.metrics.limit_decided(requirement.account.key.as_str(), findings.failed & (1 << index) == 0);
         }
     }
 
@@ -284,6 +296,11 @@ fn charged<'p>(plan: &'p Plan, findings: &Findings) -> impl Iterator<Item = &'p 
     let left_out = findings.left_out;
     let all = plan.requirements.iter().enumerate();
     all.filter(move |(index, r)| r.amount > 0 && left_out & (1 << index) == 0).map(|(_, r)| r)
+}
+
+/// Nobody was asked, so nobody is excepted.
+fn everything(plan: &Plan) -> u32 {
+    (0..plan.requirements.len()).fold(0, |mask, index| mask | 1 << index)
 }
 
 /// Jitter; nothing secret.

@@ -26,4 +26,10 @@ mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_app;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_faults;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_load;
+#[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
