@@ -4,6 +4,10 @@
 
 #[path = "../support/http.rs"]
 mod http;
+#[path = "../support/process.rs"]
+mod process;
+#[path = "../support/sluice.rs"]
+mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
 
@@ -12,6 +16,7 @@ mod testapp;
 mod wire;
 
 mod app;
+mod cli;
 mod malformed;
 mod matching;
 
