@@ -8,10 +8,13 @@ pub mod cli;
 pub mod admin;
 pub mod grpc;
 
+pub mod service;
+
 pub mod admission;
 pub mod config;
-pub mod service;
 pub mod snapshot;
+
+pub mod lease;
 
 pub mod ledger;
 pub mod registry;
