@@ -23,6 +23,7 @@ fn main() {
     let scenarios = [
         (Fleet::new(500, seconds(60), 20_000), "default policy", RetryPolicy::default()),
         (Fleet::new(166, seconds(10), 10_000), "default policy", RetryPolicy::default()),
+        (Fleet::new(16, seconds(1), 10_000), "default policy", RetryPolicy::default()),
         (Fleet::new(300, seconds(60), 20_000), "default policy", RetryPolicy::default()),
         (Fleet::new(300, seconds(60), 20_000), "max_ms 30000, window_fraction 0.5", patient_policy()),
     ];

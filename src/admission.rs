@@ -4,18 +4,18 @@
 //! neither protobuf nor HTTP, and never reads a balance to decide.
 
 mod answer;
+mod chain;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use self::chain::{UndoOnDrop, chain_of, chain_of_one, lease_id};
+
 pub use self::answer::{Code, Decision, Denial, Status};
 use crate::clock;
-use crate::lease::{Held, Lease};
-use crate::ledger::{
-    self, Action, Chain, Hold, Keep, Ledger, LedgerError, OnFailure, Outcome, Refusal, Transfer, Verdict,
-};
-use crate::limit::{Accounts, Cost, LeaseId};
+use crate::ledger::{self, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
+use crate::limit::{Accounts, LeaseId};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::{Retry, RetryHint};
 use crate::snapshot::Snapshot;
@@ -118,16 +118,19 @@ impl Admission {
         now_ms: u64,
     ) -> Result<Decision, DecideError> {
         let mut findings = Findings::of(plan);
-        if let Some(never) = never_fits(plan, &mut findings) {
+        let never = never_fits(plan);
+        if never != 0 && !leave_out(plan, &mut findings, never) {
             findings.failed |= never;
+            self.peek_the_rest(plan, &mut findings);
             return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
-        // Before the ledger's clock starts, so that by ours nothing lives longer than by its.
+        // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
         let reserved_at_unix_ms = clock::unix_ms();
         let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
             Ok(Ok(id)) => id,
             Ok(Err(code)) => {
                 let reason = reason_of(code);
+                self.count_per_limit(plan, &findings);
                 let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
                 self.peek_the_rest(plan, &mut findings);
                 let denied = Decision::denied(plan, &findings, reason, Some(hint.ms));
@@ -135,18 +138,21 @@ impl Admission {
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
+                findings.failed = everything(plan);
                 return Ok(Decision::denied(plan, &findings, Reason::QueueFull, Some(hint.ms)));
             }
             Err(error) => return self.without_ledger(snapshot, plan, error),
         };
         // From here on it succeeds.
+        self.count_per_limit(plan, &findings);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.retry.on_allowed(charged(plan, &findings).map(|requirement| requirement.account.id), now_ms);
+        charged(plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
         self.peek_the_rest(plan, &mut findings);
         Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
     }
 
-    /// Gives back what was reserved for a caller that has left before it was told.
+    /// Gives back what was reserved for a caller that left before it was told.
     pub fn give_back(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) {
         self.ledger.give_back(chain_of(plan, name, id, 0).0);
     }
@@ -158,11 +164,12 @@ impl Admission {
         plan: &Plan,
         error: LedgerError,
     ) -> Result<Decision, DecideError> {
-        let findings = Findings::of(plan);
+        let mut findings = Findings::of(plan);
         match self.ledger.on_failure() {
             OnFailure::Allow => Ok(Decision::unasked(plan, &findings)),
             OnFailure::Deny => {
                 let hint_ms = snapshot.retry.decreasing_ms;
+                findings.failed = everything(plan);
                 Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)))
             }
             OnFailure::Error | OnFailure::Local { .. } => Err(error.into()),
@@ -205,13 +212,12 @@ impl Admission {
             }
             let Verdict::Refused(refusal) = verdict else { return Ok(Ok(lease)) };
             let failed = failed_requirements(&members, refusal);
-            let first = &plan.requirements[members[refusal.index]];
             let may_rename = !matches!(name, Name::Lease(_)) && attempt < ATTEMPTS_MAX;
             if refusal.code == ledger::Code::Abandoned && may_rename {
                 attempt += 1;
                 continue;
             }
-            if first.enforcement != Enforcement::Quota || !self.leave_out(plan, findings, failed) {
+            if !leave_out(plan, findings, failed) {
                 findings.failed |= failed;
                 return Ok(Err(refusal.code));
             }
@@ -219,26 +225,11 @@ impl Admission {
         }
     }
 
-    /// Leaves out the quota descriptors that `failed` puts over; false if no quota descriptor is left.
-    fn leave_out(&self, plan: &Plan, findings: &mut Findings, failed: u32) -> bool {
-        let mut left = false;
-        let mut still_needed = 0;
-        for wanted in &plan.descriptors {
-            if let Wanted::Limited { requirements, enforcement } = *wanted {
-                let over = requirements & (failed | findings.left_out) != 0;
-                if enforcement == Enforcement::Quota && !over {
-                    left = true;
-                }
-                if enforcement != Enforcement::Quota || !over {
-                    still_needed |= requirements;
-                }
-            }
+    /// For descriptors that asked for a metric of their own.
+    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
+        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
+            self.metrics.limit_decided(requirement.account.key.as_str(), findings.failed & (1 << index) == 0);
         }
-        if left {
-            findings.failed |= failed;
-            findings.left_out |= failed | (quota_mask(plan) & !still_needed);
-        }
-        left
     }
 
     /// Shadow limits count what was admitted and never deny: each is a chain of its own, after the real one.
@@ -253,11 +244,9 @@ impl Admission {
             if !is_shadow(requirement) || requirement.amount == 0 {
                 continue;
             }
-            let transfers = SmallVec::from_iter([transfer_of(requirement)]);
-            let keep = if needs_completion(requirement) { Keep::ForCompletion } else { Keep::Nothing };
-            let chain = Chain { lease: lease.clone(), keep, transfers };
             // A ledger that fails now costs a count of a limit that denies nobody.
-            let counted = self.ledger.apply(chain).await.is_ok_and(|Outcome { verdict, available }| {
+            let counted = self.ledger.apply(chain_of_one(requirement, name, lease)).await;
+            let counted = counted.is_ok_and(|Outcome { verdict, available }| {
                 findings.available[index] = available.first().copied();
                 if verdict != Verdict::Done {
                     self.metrics.shadow_denials.inc();
@@ -302,52 +291,37 @@ impl Admission {
     }
 }
 
-/// Gives a reservation back unless it is told to keep it.
-struct UndoOnDrop<'l> {
-    ledger: &'l Ledger,
-    chain: Option<Chain>,
+/// The requirements that no wait would ever let pass.
+fn never_fits(plan: &Plan) -> u32 {
+    let all = plan.requirements.iter().enumerate();
+    let never = all.filter(|(_, r)| r.amount > r.spec.capacity && r.enforcement != Enforcement::Shadow);
+    never.fold(0, |mask, (index, _)| mask | 1 << index)
 }
 
-impl<'l> UndoOnDrop<'l> {
-    fn new(ledger: &'l Ledger, chain: Chain) -> Self {
-        Self { ledger, chain: Some(chain) }
+/// Leaves out the quota descriptors that `failed` puts over. False if that doesn't help: a limit that is nobody's quota
+/// failed, or no quota descriptor is left.
+fn leave_out(plan: &Plan, findings: &mut Findings, failed: u32) -> bool {
+    if failed & !quota_mask(plan) != 0 {
+        return false;
     }
-
-    fn keep(mut self) {
-        self.chain = None;
-    }
-}
-
-impl Drop for UndoOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(chain) = self.chain.take() {
-            self.ledger.give_back(chain);
+    let mut left = false;
+    let mut still_needed = 0;
+    for wanted in &plan.descriptors {
+        if let Wanted::Limited { requirements, enforcement } = *wanted {
+            let over = requirements & (failed | findings.left_out) != 0;
+            if enforcement == Enforcement::Quota && !over {
+                left = true;
+            }
+            if enforcement != Enforcement::Quota || !over {
+                still_needed |= requirements;
+            }
         }
     }
-}
-
-/// The requirements that no wait would ever let pass. A quota descriptor among them is just over.
-fn never_fits(plan: &Plan, findings: &mut Findings) -> Option<u32> {
-    let mut never = 0;
-    for (index, requirement) in plan.requirements.iter().enumerate() {
-        if requirement.amount > requirement.spec.capacity && requirement.enforcement != Enforcement::Shadow {
-            never |= 1 << index;
-        }
+    if left {
+        findings.failed |= failed;
+        findings.left_out |= failed | (quota_mask(plan) & !still_needed);
     }
-    if never == 0 {
-        return None;
-    }
-    let quota = quota_mask(plan);
-    let quota_left = plan.descriptors.iter().any(|wanted| match *wanted {
-        Wanted::Limited { requirements, enforcement: Enforcement::Quota } => requirements & never == 0,
-        _ => false,
-    });
-    if never & !quota == 0 && quota_left {
-        findings.failed |= never;
-        findings.left_out |= never;
-        return None;
-    }
-    Some(never)
+    left
 }
 
 fn quota_mask(plan: &Plan) -> u32 {
@@ -361,72 +335,14 @@ fn charged<'p>(plan: &'p Plan, findings: &Findings) -> impl Iterator<Item = &'p 
     all.filter(move |(index, r)| r.amount > 0 && left_out & (1 << index) == 0).map(|(_, r)| r)
 }
 
+/// Nobody was asked, so nobody is excepted.
+fn everything(plan: &Plan) -> u32 {
+    (0..plan.requirements.len()).fold(0, |mask, index| mask | 1 << index)
+}
+
 /// Jitter; nothing secret.
 fn up_to(n: u64) -> u64 {
     fastrand::u64(0..=n)
-}
-
-fn lease_id(name: Name<'_>, attempt: u32, now_unix_ms: u64) -> LeaseId {
-    match name {
-        Name::Fresh => LeaseId::fresh(now_unix_ms, fastrand::u128(..)),
-        Name::Request(id) if attempt == 0 => LeaseId::of_request(id, now_unix_ms),
-        Name::Request(id) => LeaseId::of_request(&format!("{id}#{attempt}"), now_unix_ms),
-        Name::Lease(id) => id.clone(),
-    }
-}
-
-fn needs_completion(requirement: &Requirement) -> bool {
-    requirement.reconcile || requirement.spec.kind.is_concurrency()
-}
-
-/// What a completion has to know of it.
-fn held(requirement: &Requirement) -> Held {
-    Held {
-        key: requirement.account.key.clone(),
-        amount: requirement.amount,
-        kind: requirement.spec.kind,
-        overage: requirement.spec.overage,
-        costs_hits: requirement.cost == Cost::Hits,
-        is_named: *requirement.name == *requirement.account.key.as_str(),
-    }
-}
-
-/// The lease of what was charged, if any of it needs a completion. What can't be reconciled is not in it: the hits of a
-/// completion are tokens or bytes, and must not be charged to a limit that counts requests.
-fn lease_of(plan: &Plan, findings: &Findings, id: LeaseId, reserved_at_unix_ms: u64) -> Option<Box<Lease>> {
-    let held: Vec<Held> = charged(plan, findings).filter(|r| needs_completion(r)).map(held).collect();
-    (!held.is_empty()).then(|| Box::new(Lease { id, reserved_at_unix_ms, held }))
-}
-
-fn transfer_of(requirement: &Requirement) -> Transfer {
-    let hold = Hold {
-        amount: requirement.amount,
-        lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
-        capacity: requirement.spec.capacity,
-    };
-    Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
-}
-
-/// The chain of what can deny, and the requirement behind each of its transfers.
-fn chain_of(plan: &Plan, name: Name<'_>, lease: &LeaseId, left_out: u32) -> (Chain, SmallVec<[usize; 4]>) {
-    let mut members = SmallVec::new();
-    let mut transfers = SmallVec::new();
-    let mut keep = match name {
-        Name::Fresh => Keep::Nothing,
-        Name::Request(_) | Name::Lease(_) => Keep::ForRetries,
-    };
-    for (index, requirement) in plan.requirements.iter().enumerate() {
-        let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
-        if !counts || left_out & (1 << index) != 0 {
-            continue;
-        }
-        if needs_completion(requirement) && keep == Keep::Nothing {
-            keep = Keep::ForCompletion;
-        }
-        members.push(index);
-        transfers.push(transfer_of(requirement));
-    }
-    (Chain { lease: lease.clone(), keep, transfers }, members)
 }
 
 fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {

@@ -9,7 +9,7 @@
 //! * `Rereserve` takes what a completion found to be the real amount.
 //! * `Debt` records what no longer fitted. It can't fail for lack of room.
 //!
-//! A transfer is named by its lease, its account and what it does; doing the same again changes nothing: a chain whose
+//! A transfer is named by its lease, its account and what it does, so a chain does one thing once to an account; doing the same again changes nothing: a chain whose
 //! first transfer exists was done, and is a success. A reserve that was refused stays refused under that name.
 //!
 //! Capacity is part of every reserve: a ledger raises an account to it at once, and lowers it only when that much is
@@ -27,7 +27,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::clock;
-use crate::limit::{Account, LeaseId, Overage};
+use crate::limit::{Account, LeaseId, LimitKey, Overage};
 
 /// Transfers of one lease that happen together or not at all.
 #[derive(Debug, Clone)]
@@ -177,6 +177,13 @@ pub struct Want {
     pub account: Arc<Account>,
     pub capacity: u64,
     pub overage: Overage,
+}
+
+/// A change of capacity that takes time, told so that it can be remembered over a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CapacityEvent {
+    Decreasing { key: LimitKey, from: u64, to: u64 },
+    Settled { key: LimitKey, capacity: u64 },
 }
 
 /// What a completion may take: nobody waits for its answer, and it must not be lost to a hiccup.

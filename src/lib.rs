@@ -2,25 +2,27 @@
 //!
 //! The modules in reading order; each may use only those below it.
 
-pub mod app;
 pub mod cli;
+pub mod app;
 
 pub mod admin;
 pub mod grpc;
 
 pub mod service;
-
 pub mod admission;
-pub mod config;
+pub mod lease;
 pub mod snapshot;
 
-pub mod lease;
+pub mod listen;
+pub mod config;
 
-pub mod ledger;
 pub mod registry;
+pub mod ledger;
 pub mod retry;
 
-pub mod clock;
 pub mod limit;
-pub mod listen;
 pub mod telemetry;
+pub mod clock;
+
+/// For programs that call what Sluice protects; the server doesn't use it.
+pub mod client;

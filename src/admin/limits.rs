@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
@@ -84,7 +85,11 @@ pub async fn list(State(service): State<Arc<Service>>) -> Result<Response, ApiEr
     Ok(Json(LimitList { limits: views(&service, &named).await? }).into_response())
 }
 
-pub async fn one(State(service): State<Arc<Service>>, Path(key): Path<String>) -> Result<Response, ApiError> {
+pub async fn one(
+    State(service): State<Arc<Service>>,
+    key: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(key) = key?;
     let snapshot = service.live.load_full();
     let limit = snapshot.registry.resolve(&key, &service.admission.accounts).ok_or_else(|| {
         ApiError::not_found(format!("unknown_limit_key:{key}"), "no file defines it, and no rule derives it")

@@ -35,7 +35,7 @@ pub struct Decision {
 
 #[derive(Debug, Clone)]
 pub struct Denial {
-    /// The limit that said no; a retry that is out of budget never met one.
+    /// The limit that said no; what was refused before the ledger met none.
     pub limit: Option<LimitKey>,
     pub reason: Reason,
     /// `None` for what can never be admitted.
@@ -81,17 +81,19 @@ impl Decision {
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
-        let first = plan.requirements.iter().enumerate().find(|(index, requirement)| {
-            findings.failed & (1 << index) != 0 && requirement.enforcement != Enforcement::Shadow
-        });
-        let limit = first.map(|(_, requirement)| requirement.account.key.clone());
+        let failed = plan.requirements.iter().enumerate().filter(|(n, _)| findings.failed & (1 << n) != 0);
+        // A quota that is over says no only where nothing stricter does; of equals the first.
+        let first = failed.min_by_key(|(_, requirement)| std::cmp::Reverse(requirement.enforcement));
+        // When the ledger could not be asked, no limit said anything.
+        let asked = !matches!(reason, Reason::QueueFull | Reason::BackendError);
+        let limit = first.filter(|_| asked).map(|(_, requirement)| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
         Self { statuses, denial: Some(denial), reason, lease: None, refused: None }
     }
 
     pub(super) fn allowed(plan: &Plan, findings: &Findings, id: LeaseId, reserved_at_unix_ms: u64) -> Self {
-        let lease = super::lease_of(plan, findings, id, reserved_at_unix_ms);
+        let lease = super::chain::lease_of(plan, findings, id, reserved_at_unix_ms);
         let statuses = statuses(plan, findings, None);
         Self { statuses, denial: None, reason: Reason::Allowed, lease, refused: None }
     }

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::session::Cluster;
 use self::session::{Session, SessionError};
 pub use self::wire::TransferIds;
-use super::{Action, Balance, Chain, LedgerError, Outcome, Verdict, Want};
+use super::{Action, Balance, CapacityEvent, Chain, LedgerError, Outcome, Verdict, Want};
 use crate::limit::Account;
 use crate::retry::eta::DrainRate;
 use crate::telemetry::Metrics;
@@ -37,6 +37,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Chains that may wait.
     pub queue_max: usize,
+    /// Where capacity changes that take time are told.
+    pub events: Option<mpsc::UnboundedSender<CapacityEvent>>,
 }
 
 /// What is written to the queue.
@@ -79,6 +81,8 @@ struct Shared {
     drain: DrainRate,
     writer_ok: AtomicBool,
     reader_ok: AtomicBool,
+    /// The write session failed and must be tried before anybody uses it again.
+    writer_lost: Notify,
     /// Why it is not up.
     reason: ArcSwapOption<String>,
     /// Accounts used since the reader last looked.
@@ -113,6 +117,13 @@ impl Shared {
             .load()
             .as_ref()
             .map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
+    }
+
+    fn tell(&self, event: CapacityEvent) {
+        if let Some(events) = &self.options.events {
+            // Nobody listens only while the process ends.
+            drop(events.send(event));
+        }
     }
 
     fn touch(&self, account: &Arc<Account>) {
@@ -155,6 +166,7 @@ impl TigerBeetle {
             drain: DrainRate::new(),
             writer_ok: AtomicBool::new(false),
             reader_ok: AtomicBool::new(false),
+            writer_lost: Notify::new(),
             reason: ArcSwapOption::empty(),
             touched: parking_lot::Mutex::default(),
         });
@@ -308,6 +320,7 @@ async fn patiently<T>(
             }
             Ok(Err(error)) => {
                 shared.set(side, Err(&error));
+                shared.writer_lost.notify_one();
                 return Err(error);
             }
             Err(_) => {
@@ -315,6 +328,7 @@ async fn patiently<T>(
                 shared.set(side, Err(&error));
                 if session.has_moved().await {
                     session.renew();
+                    shared.writer_lost.notify_one();
                     return Err(error);
                 }
             }

@@ -140,6 +140,8 @@ mod tests {
         })
     }
 
+    /// Seven attempts are good for short holds. Beyond these someone is left over: where one wins, in 12 of the
+    /// 10,000 seeds at 10 ms and in 1105 at 20 ms; where nobody does, in 7 at 2 ms and in 2410 at 5 ms.
     #[test]
     fn ten_contenders_all_get_through_within_the_attempts() {
         for seed in 0..SEEDS {

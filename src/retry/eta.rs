@@ -148,6 +148,13 @@ mod tests {
     }
 
     #[test]
+    fn margin_and_floor_by_hand() {
+        let policy = QueueEta { safety_margin: 0.0, min_seconds: 3, ..RetryPolicy::default().queue };
+        let eta = |position| eta_seconds(Stage::Queued { position }, Some(10_000.0), &policy);
+        assert_eq!((eta(65_536), eta(10)), (7, 3)); // 6559.6 ms and 7 ms
+    }
+
+    #[test]
     fn a_whole_result_is_not_rounded_up() {
         let bare = QueueEta { processing_ms: 0, confirmation_ms: 0, ..RetryPolicy::default().queue };
         for (margin, position, expected) in [(0.0, 100, 10), (0.1, 100, 11), (0.2, 50, 6), (0.2, 51, 7)] {

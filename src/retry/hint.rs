@@ -131,6 +131,25 @@ mod tests {
     }
 
     #[test]
+    fn each_knob_by_hand() {
+        type Row = (fn(&mut RetryPolicy), Kind, u32, u64);
+        let rows: [Row; 7] = [
+            (|p| p.concurrency.base_ms = 80, concurrency(300), 1, 160),
+            (|p| p.concurrency.factor = 1.5, concurrency(300), 3, 168), // 168.75
+            (|p| p.concurrency.max_ms = 300, concurrency(300), 3, 300), // 400
+            (|p| p.rolling.base_ms = 400, rolling(1), 1, 600),
+            (|p| p.rolling.window_fraction = 0.2, rolling(10), 1, 3000),
+            (|p| p.rolling.window_fraction = 0.2, rolling(10), 2, 4500),
+            (|p| p.rolling.window_fraction = 0.2, rolling(10), 3, 5000), // 6750
+        ];
+        for (change, kind, streak, expected) in rows {
+            let mut policy = RetryPolicy::default();
+            change(&mut policy);
+            assert_eq!(bare(kind, streak, &policy), expected, "{policy:?} {kind:?} {streak}");
+        }
+    }
+
+    #[test]
     fn jitter_is_added_after_the_clamp() {
         let policy = RetryPolicy::default();
         let most = |n| n;

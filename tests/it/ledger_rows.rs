@@ -62,10 +62,7 @@ pub const ROWS: &[&str] = &[
     "A 8/2s | hit A7 = ok | A 5/2s | hit A1 = decreasing A | capacity A 8 | wait 3 | hit A5 = ok | capacity A 5",
     "A 8/2s | hit A7 = ok | A 5/2s | hit A1 = decreasing A | A 9/2s | hit A2 = ok | capacity A 9",
     "A 8/2s | B 9/2s | hit A7 = ok | A 5/2s | hit B1 A1 = decreasing A | used B 0",
-    "A 8/2s | reserve x A7 = ok | A 5/2s | hit A1 = decreasing A | void x A = ok | hit A5 = ok | capacity A 5",
-    // a chain may ask one limit twice
-    "A 10/2s | hit A6 A4 = ok | used A 10",
-    "A 10/2s | hit A6 A5 = over A | used A 0",
+    "A 8/9s | reserve x A7 = ok | A 5/9s | hit A1 = decreasing A | void x A = ok | wait 1 | hit A5 = ok | capacity A 5",
 ];
 
 #[tokio::test]

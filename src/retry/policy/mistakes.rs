@@ -5,7 +5,10 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use super::*;
+use super::{
+    BUDGET_FLOOR_MAX, BUDGET_RATIO_MAX, BUDGET_WINDOW_SECONDS_MAX, Budget, ELAPSED_ROWS_MAX, ElapsedStep,
+    FACTOR_MAX, QueueEta, RetryPolicy, WAIT_MS_MAX, WAIT_SECONDS_MAX,
+};
 
 /// A descriptor with an entry of this key is a completion, so the key can't mark a retry as well.
 const COMPLETION_KEY: &str = "lease_id";
@@ -83,11 +86,13 @@ impl Mistakes {
             let field = format!("queue.elapsed[{n}].below_seconds");
             match row.below_seconds {
                 None => self.add(field, "is missing; only the last row goes without it"),
-                Some(0) => self.add(field, "is 0, so the row never applies; must be at least 1"),
-                Some(below) if below <= previous => {
+                Some(below) if previous > 0 && below <= previous => {
                     self.add(field, format!("is {below}, must be above the {previous} of the row before"));
                 }
-                Some(below) => previous = below,
+                Some(below) => {
+                    self.range(&field, below, 1..=WAIT_SECONDS_MAX);
+                    previous = below;
+                }
             }
         }
         if last.below_seconds.is_some() {
@@ -115,6 +120,7 @@ impl Mistakes {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ConcurrencyHint;
     use super::*;
 
     fn row(below_seconds: impl Into<Option<u64>>, retry_after_seconds: u64) -> ElapsedStep {
@@ -192,10 +198,11 @@ mod tests {
 
     #[test]
     fn the_elapsed_table_is_sorted_and_open_at_its_end_only() {
-        let rows: [(Vec<ElapsedStep>, &[&str]); 6] = [
+        let rows: [(Vec<ElapsedStep>, &[&str]); 7] = [
             (vec![row(120, 4), row(60, 10), row(None, 30)], &["queue.elapsed[1].below_seconds"]),
             (vec![row(60, 4), row(60, 10), row(None, 30)], &["queue.elapsed[1].below_seconds"]),
             (vec![row(0, 4), row(None, 30)], &["queue.elapsed[0].below_seconds"]),
+            (vec![row(u64::MAX, 4), row(None, 30)], &["queue.elapsed[0].below_seconds"]),
             (vec![row(None, 4), row(None, 30)], &["queue.elapsed[0].below_seconds"]),
             (vec![row(60, 4), row(120, 10)], &["queue.elapsed[1].below_seconds"]),
             (

@@ -1,0 +1,51 @@
+//! The rows of the embedded ledger on the real TigerBeetle server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice::ledger::tigerbeetle::TigerBeetle;
+use sluice::ledger::{Balance, Chain, Outcome, Want};
+use sluice::limit::{Account, Overage};
+
+use crate::ledger_rows::ROWS;
+use crate::scenario::{Bench, run};
+use crate::tigerbeetle::Server;
+
+#[derive(Clone)]
+pub struct OnTigerBeetle {
+    pub ledger: TigerBeetle,
+}
+
+impl Bench for OnTigerBeetle {
+    const NAMES_ALL: bool = false;
+
+    async fn apply(&mut self, chain: Chain) -> Outcome {
+        self.ledger.apply(chain, Duration::from_secs(10)).await.expect("the ledger must answer")
+    }
+
+    async fn balance(&mut self, account: &Arc<Account>, capacity: u64) -> Balance {
+        let want = Want { account: Arc::clone(account), capacity, overage: Overage::Debt };
+        let balances = self.ledger.balances(vec![want]).await.expect("the ledger must answer");
+        balances[0]
+    }
+
+    async fn wait(&mut self, seconds: u64) {
+        // Expiry is never early, and may be a pulse late.
+        tokio::time::sleep(Duration::from_millis(seconds * 1000 + 250)).await;
+    }
+}
+
+/// All rows at once: they share the server but no limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn tigerbeetle() {
+    let server = Server::start();
+    let ledger = server.ledger().await;
+    let mut rows = tokio::task::JoinSet::new();
+    for (index, row) in ROWS.iter().enumerate() {
+        let mut bench = OnTigerBeetle { ledger: ledger.clone() };
+        rows.spawn(async move { run(&mut bench, &format!("row{index}"), row).await });
+    }
+    while let Some(row) = rows.join_next().await {
+        row.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    }
+}
