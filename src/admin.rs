@@ -9,11 +9,15 @@
 //! | `GET /rlconfig` | the limits in force, a line each |
 //! | `GET /v1/limits`, `GET /v1/limits/{key}` | limits with what is used |
 //! | `GET /v1/config` | version, files, problems |
+//! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
+//! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
+//! | `GET /v1/leases/{id}` | a lease of this instance: state, limits, age |
 //!
 //! JSON errors are `{"error": …, "detail": …}`.
 
 mod error;
 mod json;
+mod lease;
 mod limits;
 mod rlconfig;
 
@@ -45,6 +49,11 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/v1/limits", get(limits::list))
         .route("/v1/limits/{key}", get(limits::one))
         .route("/v1/config", get(config))
+        .route("/v1/reserve", post(lease::reserve))
+        .route("/v1/complete", post(lease::complete))
+        .route("/v1/reserve/batch", post(lease::reserve_batch))
+        .route("/v1/complete/batch", post(lease::complete_batch))
+        .route("/v1/leases/{id}", get(lease::one))
         .fallback(async || ApiError::not_found("no such route", "GET /v1/config is a place to start"))
         .method_not_allowed_fallback(async || {
             ApiError::new(

@@ -12,8 +12,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
+use crate::config::settings;
+use crate::config::settings::secret::read_secrets;
 use crate::config::settings::value::{self, LedgerUri, Listen};
 use crate::config::{Loaded, Settings};
+use crate::lease::Desk;
+use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::{Backend, Ledger, OnFailure, Want};
 use crate::limit::Accounts;
@@ -45,6 +49,8 @@ pub enum StartError {
     Bind(&'static str, Listen, #[source] std::io::Error),
     #[error("{0}")]
     Ledger(String),
+    #[error("leases: {0}")]
+    Secrets(String),
 }
 
 /// A running server.
@@ -71,6 +77,7 @@ impl App {
             Listen::Tcp(address) => address,
             Listen::Unix(_) => settings.admin.listen,
         };
+        let signer = open_signer(&settings.leases)?;
         let metrics = Arc::new(Metrics::default());
         let ledger = open_ledger(&settings, &metrics)?;
         metrics.reloaded(true);
@@ -79,7 +86,8 @@ impl App {
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
         let admission =
             Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
-        let service = Arc::new(Service::new(live, admission, metrics));
+        let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
+        let service = Arc::new(Service::new(live, admission, desk, metrics));
 
         let stop_grpc = CancellationToken::new();
         let stop_rest = CancellationToken::new();
@@ -116,9 +124,10 @@ impl App {
     ///
     /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
     /// 2. the gRPC port finishes its calls, and only then
-    /// 3. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    /// 3. the completions that their callers did not wait for: a call that finishes may start one;
+    /// 4. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 4. the admin port goes last, so that whoever watches can see all of it.
+    /// 5. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(mut self) {
         self.service.start_draining();
         self.stop_grpc.cancel();
@@ -131,6 +140,7 @@ impl App {
         if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
             tracing::warn!(calls = self.service.calls_in_flight(), "calls did not finish in time");
         }
+        self.service.desk.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
         self.stop_rest.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -154,6 +164,22 @@ async fn named<E: std::error::Error>(
 async fn until(stop: CancellationToken, task: impl Future<Output = ()>) -> Result<(), String> {
     stop.run_until_cancelled(task).await;
     Ok(())
+}
+
+/// What signs lease tokens.
+fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
+    let secrets = match &leases.secrets_file {
+        Some(path) => read_secrets(path).map_err(StartError::Secrets)?,
+        None => leases.secrets.clone(),
+    };
+    if let Some(signer) = Signer::new(secrets.iter().map(|secret| secret.expose().as_bytes())) {
+        return Ok(signer);
+    }
+    tracing::warn!(
+        "leases.secrets is not set: lease tokens are signed with a secret made up for this process. They can't be \
+         completed by other instances, nor by this one after a restart; what they hold then comes back when it expires"
+    );
+    Signer::made_up().map_err(|error| StartError::Secrets(format!("no randomness: {error}")))
 }
 
 fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, StartError> {
@@ -222,6 +248,7 @@ async fn keep_house(service: Arc<Service>, health: grpc::Health) {
     let mut was_ready = None;
     loop {
         service.admission.ledger.sweep();
+        service.desk.sweep();
         let ready = service.ready().is_ok();
         if was_ready != Some(ready) {
             health.set(ready).await;

@@ -10,6 +10,7 @@ pub mod grpc;
 
 pub mod service;
 pub mod admission;
+pub mod lease;
 pub mod snapshot;
 
 pub mod listen;
