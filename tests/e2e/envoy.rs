@@ -1,6 +1,7 @@
 //! A real Envoy with the bootstrap of envoy/ratelimit.yaml, on free ports, and the upstream behind it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 use crate::http::{self, Answer};
@@ -30,7 +31,7 @@ impl Envoy {
     pub async fn changed(sluice_port: u16, changes: &[(&str, &str)]) -> Self {
         let (upstream, upstream_port) = upstream().await;
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
-        let ports = [port(9901, 0), port(10_000, 0), port(9000, upstream_port), port(8081, sluice_port)];
+        let ports = [port(9901, 0), port(10_000, 0), port(10_001, upstream_port), port(8081, sluice_port)];
         let changes = PATIENCE.iter().chain(changes).map(|(from, to)| ((*from).to_owned(), (*to).to_owned()));
         let mut bootstrap = BOOTSTRAP.to_owned();
         for (from, to) in ports.into_iter().chain(changes) {
@@ -70,6 +71,14 @@ impl Drop for Envoy {
 fn binary() -> std::ffi::OsString {
     std::env::var_os("SLUICE_TEST_ENVOY")
         .expect("SLUICE_TEST_ENVOY must name an Envoy binary: run `make test`, which installs one")
+}
+
+/// Panics with what Envoy has to say about a file.
+pub fn validate(path: &Path) {
+    let mut command = Command::new(binary());
+    let output =
+        command.args(["--mode", "validate", "--config-path"]).arg(path).output().expect("envoy must run");
+    assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
 }
 
 /// The address that Envoy's listener really has, once it accepts.

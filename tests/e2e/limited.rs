@@ -144,3 +144,17 @@ async fn while_sluice_is_away_the_failure_mode_decides() {
         .await;
     }
 }
+
+/// Envoy itself reads every bootstrap that is there to be copied.
+#[test]
+fn every_bootstrap_is_one_that_envoy_takes() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("envoy");
+    let mut checked = 0;
+    for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            crate::envoy::validate(&path);
+            checked += 1;
+        }
+    }
+    assert!(checked > 0);
+}

@@ -20,6 +20,9 @@ mod cli;
 mod malformed;
 mod matching;
 
+mod proto;
+mod repo;
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
