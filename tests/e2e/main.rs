@@ -14,5 +14,17 @@ mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
 
+#[cfg(feature = "tigerbeetle")]
+#[path = "../it/tigerbeetle.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod tigerbeetle;
+
 mod envoy;
+mod upstream;
+
+mod bootstraps;
+mod failing;
+#[cfg(feature = "tigerbeetle")]
+mod fleet;
 mod limited;
+mod options;
