@@ -15,6 +15,10 @@ mod app;
 mod malformed;
 mod matching;
 
+mod lease_rows;
+mod lease_scenario;
+mod leases;
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
@@ -24,6 +28,8 @@ mod tigerbeetle;
 mod tigerbeetle_app;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_leases;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
