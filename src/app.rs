@@ -141,7 +141,7 @@ impl App {
             tracing::warn!(calls = self.service.calls_in_flight(), "calls did not finish in time");
         }
         self.service.desk.close(DRAIN_MAX).await;
-        self.service.admission.ledger.close(DRAIN_MAX).await;
+        self.service.admission.ledger.close().await;
         self.stop_rest.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         // Idle connections may stay open; nothing is promised on them.
@@ -183,7 +183,6 @@ fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
 }
 
 fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, StartError> {
-    let timeout = Duration::from_millis(settings.ledger.timeout_ms);
     let on_failure = match settings.ledger.on_failure {
         value::OnFailure::Error => OnFailure::Error,
         value::OnFailure::Allow => OnFailure::Allow,
@@ -199,7 +198,7 @@ fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, St
             open_tigerbeetle(settings, metrics, *cluster, addresses)?
         }
     };
-    Ok(Ledger::new(backend, timeout, on_failure))
+    Ok(Ledger::new(backend, on_failure))
 }
 
 #[cfg(feature = "tigerbeetle")]

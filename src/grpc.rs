@@ -58,6 +58,9 @@ pub async fn serve(
         .expect("the descriptors that build.rs wrote must be readable");
     let router = tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        // Envoy resets a call that took too long. After a stall that is all of them at once, and the default of 20 would
+        // close the connection and fail every other call on it.
+        .http2_max_pending_accept_reset_streams(Some(STREAMS_PER_CONNECTION_MAX as usize))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .add_service(rls::RateLimitServer::new(Arc::clone(&service)))

@@ -22,7 +22,6 @@ pub mod tigerbeetle;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -146,7 +145,6 @@ pub enum LedgerError {
 #[derive(Debug)]
 pub struct Ledger {
     backend: Backend,
-    timeout: Duration,
     on_failure: OnFailure,
     /// Answers while the real one is away, with a share of each capacity.
     local: memory::Memory,
@@ -187,11 +185,12 @@ pub enum CapacityEvent {
 }
 
 /// What a completion may take: nobody waits for its answer, and it must not be lost to a hiccup.
-const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+#[cfg(feature = "tigerbeetle")]
+const COMPLETION_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Ledger {
-    pub fn new(backend: Backend, timeout: Duration, on_failure: OnFailure) -> Self {
-        Self { backend, timeout, on_failure, local: memory::Memory::default() }
+    pub fn new(backend: Backend, on_failure: OnFailure) -> Self {
+        Self { backend, on_failure, local: memory::Memory::default() }
     }
 
     pub fn on_failure(&self) -> OnFailure {
@@ -204,13 +203,15 @@ impl Ledger {
             Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
-                OnFailure::Local { share } => match tigerbeetle.apply(chain.clone(), self.timeout).await {
-                    Err(LedgerError::Unavailable(_) | LedgerError::TimedOut(_)) => {
-                        self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                OnFailure::Local { share } => {
+                    match tigerbeetle.apply(chain.clone(), tigerbeetle.timeout()).await {
+                        Err(LedgerError::Unavailable(_) | LedgerError::TimedOut(_)) => {
+                            self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                        }
+                        answer => answer,
                     }
-                    answer => answer,
-                },
-                _ => tigerbeetle.apply(chain, self.timeout).await,
+                }
+                _ => tigerbeetle.apply(chain, tigerbeetle.timeout()).await,
             },
         }
     }
@@ -225,7 +226,7 @@ impl Ledger {
                 OnFailure::Local { share } if self.local.knows(&chain.lease) => {
                     self.local.apply(&chain.with_share(share), clock::monotonic_ms())
                 }
-                _ => tigerbeetle.apply(chain, self.timeout.max(COMPLETION_TIMEOUT)).await,
+                _ => tigerbeetle.apply(chain, tigerbeetle.timeout().max(COMPLETION_TIMEOUT)).await,
             },
         }
     }
@@ -298,11 +299,12 @@ impl Ledger {
     }
 
     /// Lets what is under way land.
-    pub async fn close(&self, limit: Duration) {
+    pub async fn close(&self) {
         match &self.backend {
+            // Whatever was applied has landed.
             Backend::Memory(_) => {}
             #[cfg(feature = "tigerbeetle")]
-            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.close(limit).await,
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.close().await,
         }
     }
 }

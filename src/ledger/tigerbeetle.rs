@@ -263,15 +263,23 @@ impl TigerBeetle {
         }
     }
 
+    /// What a caller waits at most.
+    pub fn timeout(&self) -> Duration {
+        self.shared.options.timeout
+    }
+
     /// Lets what was queued land. Call when nobody asks any more.
-    pub async fn close(&self, limit: Duration) {
+    pub async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
-        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
             tracing::warn!("the last batch did not land in time");
         }
     }
 }
+
+/// For the last batch, when the process ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads are not on anybody's path.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);

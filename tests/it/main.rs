@@ -4,6 +4,10 @@
 
 #[path = "../support/http.rs"]
 mod http;
+#[path = "../support/process.rs"]
+mod process;
+#[path = "../support/sluice.rs"]
+mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
 
@@ -12,12 +16,16 @@ mod testapp;
 mod wire;
 
 mod app;
+mod cli;
 mod malformed;
 mod matching;
 
 mod lease_rows;
 mod lease_scenario;
 mod leases;
+
+mod proto;
+mod repo;
 
 mod ledger_model;
 mod ledger_rows;
