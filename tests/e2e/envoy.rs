@@ -1,4 +1,4 @@
-//! A real Envoy with the bootstrap of envoy/ratelimit.yaml, on free ports, and the upstream behind it.
+//! A real Envoy with a bootstrap of envoy/, on free ports, and the upstream behind it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,7 +8,8 @@ use crate::http::{self, Answer};
 use crate::process::Process;
 use crate::wait::until;
 
-const BOOTSTRAP: &str = include_str!("../../envoy/ratelimit.yaml");
+const RATELIMIT: &str = include_str!("../../envoy/ratelimit.yaml");
+const LEASES: &str = include_str!("../../envoy/leases.yaml");
 
 /// Time for a busy machine: a call that takes too long lets its request pass, and no test means that.
 const PATIENCE: [(&str, &str); 2] =
@@ -16,7 +17,7 @@ const PATIENCE: [(&str, &str); 2] =
 
 pub struct Envoy {
     _process: Process,
-    address: SocketAddr,
+    pub address: SocketAddr,
     _dir: tempfile::TempDir,
     upstream: tokio::task::JoinHandle<()>,
 }
@@ -29,12 +30,36 @@ impl Envoy {
 
     /// With these parts of the bootstrap replaced.
     pub async fn changed(sluice_port: u16, changes: &[(&str, &str)]) -> Self {
-        let (upstream, upstream_port) = upstream().await;
+        let upstream = axum::Router::new().fallback(async || "from the upstream");
+        Self::start(RATELIMIT, upstream, &[sluice_port], changes).await
+    }
+
+    /// With leases, in front of `upstream`, asking each of these in turn.
+    pub async fn leasing(upstream: axum::Router, sluice_ports: &[u16], changes: &[(&str, &str)]) -> Self {
+        Self::start(LEASES, upstream, sluice_ports, changes).await
+    }
+
+    async fn start(
+        bootstrap: &str,
+        upstream: axum::Router,
+        sluice_ports: &[u16],
+        changes: &[(&str, &str)],
+    ) -> Self {
+        let (upstream, upstream_port) = serve(upstream).await;
+        let endpoint = |port: u16| {
+            format!("- endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}")
+        };
+        let sluices: Vec<String> = sluice_ports.iter().map(|port| endpoint(*port)).collect();
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
-        let ports = [port(9901, 0), port(10_000, 0), port(10_001, upstream_port), port(8081, sluice_port)];
+        let parts = [
+            port(9901, 0),
+            port(10_000, 0),
+            port(10_001, upstream_port),
+            (endpoint(8081), sluices.join(&format!("\n{:14}", ""))),
+        ];
         let changes = PATIENCE.iter().chain(changes).map(|(from, to)| ((*from).to_owned(), (*to).to_owned()));
-        let mut bootstrap = BOOTSTRAP.to_owned();
-        for (from, to) in ports.into_iter().chain(changes) {
+        let mut bootstrap = bootstrap.to_owned();
+        for (from, to) in parts.into_iter().chain(changes) {
             assert_eq!(bootstrap.matches(&from).count(), 1, "`{from}` must be in the bootstrap once");
             bootstrap = bootstrap.replace(&from, &to);
         }
@@ -93,11 +118,9 @@ async fn listener(admin: SocketAddr) -> Result<SocketAddr, String> {
     Ok(SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// Answers everything with 200.
-async fn upstream() -> (tokio::task::JoinHandle<()>, u16) {
+async fn serve(router: axum::Router) -> (tokio::task::JoinHandle<()>, u16) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let router = axum::Router::new().fallback(async || "from the upstream");
     let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it never ends") });
     (serving, port)
 }

@@ -14,5 +14,11 @@ mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
 
+#[cfg(feature = "tigerbeetle")]
+#[path = "../it/tigerbeetle.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod tigerbeetle;
+
 mod envoy;
+mod leases;
 mod limited;

@@ -25,6 +25,10 @@ mod malformed;
 mod hints;
 mod matching;
 
+mod lease_rows;
+mod lease_scenario;
+mod leases;
+
 mod proto;
 mod repo;
 
@@ -37,6 +41,8 @@ mod tigerbeetle;
 mod tigerbeetle_app;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_leases;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
