@@ -131,14 +131,9 @@ impl App {
     pub async fn stop(mut self) {
         self.service.start_draining();
         self.stop_grpc.cancel();
-        let drained = async {
-            // Health clients hold streams open for as long as they like.
-            while self.service.calls_in_flight() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-            tracing::warn!(calls = self.service.calls_in_flight(), "calls did not finish in time");
+        // Calls, not connections: health clients hold streams open for as long as they like.
+        if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {
+            tracing::warn!("calls did not finish in time");
         }
         self.service.desk.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;

@@ -1,5 +1,5 @@
 //! A real Envoy with a bootstrap of envoy/ as it is, but on free ports: `Envoy::asking(port)`, or with more to say
-//! `Envoy::of(LEASES).changed(from, to).start(&[port, port])`.
+//! `Envoy::of(LEASES).before(router).changed(from, to).start(&[port, port])`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -29,6 +29,7 @@ pub struct Envoy {
 /// What to start.
 pub struct Setup {
     bootstrap: String,
+    upstream: axum::Router,
     patient: bool,
 }
 
@@ -39,7 +40,8 @@ impl Envoy {
     }
 
     pub fn of(bootstrap: &str) -> Setup {
-        Setup { bootstrap: bootstrap.to_owned(), patient: true }
+        let upstream = axum::Router::new().fallback(async || "from the upstream");
+        Setup { bootstrap: bootstrap.to_owned(), upstream, patient: true }
     }
 
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
@@ -55,6 +57,12 @@ impl Envoy {
 }
 
 impl Setup {
+    /// Another upstream than one that answers everything.
+    pub fn before(mut self, upstream: axum::Router) -> Self {
+        self.upstream = upstream;
+        self
+    }
+
     /// With a part of the bootstrap replaced.
     pub fn changed(mut self, from: &str, to: &str) -> Self {
         assert_eq!(self.bootstrap.matches(from).count(), 1, "`{from}` must be in the bootstrap once");
@@ -70,20 +78,18 @@ impl Setup {
 
     /// Asks the Sluices on these ports by turns.
     pub async fn start(mut self, sluice_ports: &[u16]) -> Envoy {
-        let upstream = Upstream::start().await;
+        let upstream = Upstream::start(self.upstream.clone()).await;
         if self.patient {
             self = PATIENCE.iter().fold(self, |setup, (from, to)| setup.changed(from, to));
         }
         for (from, to) in [(9901, 0), (10_000, 0), (10_001, upstream.port)] {
             self = self.changed(&format!("port_value: {from}}}"), &format!("port_value: {to}}}"));
         }
-        let endpoint = |port: u16| {
-            format!(
-                "              - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}\n"
-            )
+        let endpoint = |port: &u16| {
+            format!("- endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}")
         };
-        let endpoints: String = sluice_ports.iter().map(|port| endpoint(*port)).collect();
-        self = self.changed(&endpoint(8081), &endpoints);
+        let endpoints: Vec<String> = sluice_ports.iter().map(endpoint).collect();
+        self = self.changed(&endpoint(&8081), &endpoints.join("\n              "));
         run(&self.bootstrap, upstream).await
     }
 }

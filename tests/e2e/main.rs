@@ -26,5 +26,6 @@ mod bootstraps;
 mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
+mod leases;
 mod limited;
 mod options;
