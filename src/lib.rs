@@ -8,11 +8,13 @@ pub mod app;
 pub mod admin;
 pub mod grpc;
 
+pub mod control;
 pub mod service;
 pub mod admission;
 pub mod snapshot;
 
 pub mod listen;
+pub mod state;
 pub mod config;
 
 pub mod registry;
