@@ -95,26 +95,32 @@ impl Admission {
         let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
         let mut findings = Findings::of(&plan);
 
-        if let Some(never) = never_fits(&plan, &mut findings) {
+        let never = never_fits(&plan);
+        if never != 0 && !leave_out(&plan, &mut findings, never) {
             findings.failed |= never;
+            self.peek_the_rest(&plan, &mut findings);
             return Ok(Decision::denied(&plan, &findings, Reason::NeverFits, None));
         }
         let lease = match self.reserve(&plan, request, &mut findings).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(reason)) => {
+                self.count_per_limit(&plan, &findings);
                 let hint = self.hint(snapshot, &plan, &findings, reason, now_ms);
                 self.peek_the_rest(&plan, &mut findings);
                 return Ok(Decision::denied(&plan, &findings, reason, Some(hint.ms)));
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
+                findings.failed = everything(&plan);
                 return Ok(Decision::denied(&plan, &findings, Reason::QueueFull, Some(hint.ms)));
             }
             Err(error) => return self.without_ledger(snapshot, &plan, error),
         };
         // From here on it succeeds.
-        self.count_shadows(&plan, &lease, &mut findings).await;
+        self.count_per_limit(&plan, &findings);
+        self.count_shadows(&plan, request, &lease, &mut findings).await;
         self.retry.on_allowed(charged(&plan, &findings).map(|requirement| requirement.account.id), now_ms);
+        charged(&plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
         self.peek_the_rest(&plan, &mut findings);
         Ok(Decision::allowed(&plan, &findings, lease))
     }
@@ -126,11 +132,12 @@ impl Admission {
         plan: &Plan,
         error: LedgerError,
     ) -> Result<Decision, DecideError> {
-        let findings = Findings::of(plan);
+        let mut findings = Findings::of(plan);
         match self.ledger.on_failure() {
             OnFailure::Allow => Ok(Decision::unasked(plan, &findings)),
             OnFailure::Deny => {
                 let hint_ms = snapshot.retry.decreasing_ms;
+                findings.failed = everything(plan);
                 Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)))
             }
             OnFailure::Error | OnFailure::Local { .. } => Err(error.into()),
@@ -172,12 +179,11 @@ impl Admission {
             }
             let Verdict::Refused(refusal) = verdict else { return Ok(Ok(lease)) };
             let failed = failed_requirements(&members, refusal);
-            let first = &plan.requirements[members[refusal.index]];
             if refusal.code == ledger::Code::Abandoned && attempt < ATTEMPTS_MAX {
                 attempt += 1;
                 continue;
             }
-            if first.enforcement != Enforcement::Quota || !self.leave_out(plan, findings, failed) {
+            if !leave_out(plan, findings, failed) {
                 findings.failed |= failed;
                 return Ok(Err(reason_of(refusal.code)));
             }
@@ -185,36 +191,27 @@ impl Admission {
         }
     }
 
-    /// Leaves out the quota descriptors that `failed` puts over; false if no quota descriptor is left.
-    fn leave_out(&self, plan: &Plan, findings: &mut Findings, failed: u32) -> bool {
-        let mut left = false;
-        let mut still_needed = 0;
-        for wanted in &plan.descriptors {
-            if let Wanted::Limited { requirements, enforcement } = *wanted {
-                let over = requirements & (failed | findings.left_out) != 0;
-                if enforcement == Enforcement::Quota && !over {
-                    left = true;
-                }
-                if enforcement != Enforcement::Quota || !over {
-                    still_needed |= requirements;
-                }
-            }
+    /// For descriptors that asked for a metric of their own.
+    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
+        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
+            self.metrics.limit_decided(requirement.account.key.as_str(), findings.failed & (1 << index) == 0);
         }
-        if left {
-            findings.failed |= failed;
-            findings.left_out |= failed | (quota_mask(plan) & !still_needed);
-        }
-        left
     }
 
     /// Shadow limits count what was admitted and never deny: each is a chain of its own, after the real one.
-    async fn count_shadows(&self, plan: &Plan, lease: &LeaseId, findings: &mut Findings) {
+    async fn count_shadows(
+        &self,
+        plan: &Plan,
+        request: &Request<'_>,
+        lease: &LeaseId,
+        findings: &mut Findings,
+    ) {
         for (index, requirement) in plan.requirements.iter().enumerate() {
             if requirement.enforcement != Enforcement::Shadow || requirement.amount == 0 {
                 continue;
             }
             let transfers = SmallVec::from_iter([transfer_of(requirement)]);
-            let keep = if needs_completion(requirement) { Keep::ForCompletion } else { Keep::Nothing };
+            let keep = keep(request.request_id.is_some(), needs_completion(requirement));
             let chain = Chain { lease: lease.clone(), keep, transfers };
             // A ledger that fails now costs a count of a limit that denies nobody.
             if let Ok(outcome) = self.ledger.apply(chain).await {
@@ -257,28 +254,37 @@ impl Admission {
     }
 }
 
-/// The requirements that no wait would ever let pass. A quota descriptor among them is just over.
-fn never_fits(plan: &Plan, findings: &mut Findings) -> Option<u32> {
-    let mut never = 0;
-    for (index, requirement) in plan.requirements.iter().enumerate() {
-        if requirement.amount > requirement.spec.capacity && requirement.enforcement != Enforcement::Shadow {
-            never |= 1 << index;
+/// The requirements that no wait would ever let pass.
+fn never_fits(plan: &Plan) -> u32 {
+    let all = plan.requirements.iter().enumerate();
+    let never = all.filter(|(_, r)| r.amount > r.spec.capacity && r.enforcement != Enforcement::Shadow);
+    never.fold(0, |mask, (index, _)| mask | 1 << index)
+}
+
+/// Leaves out the quota descriptors that `failed` puts over. False if that doesn't help: a limit that is nobody's quota
+/// failed, or no quota descriptor is left.
+fn leave_out(plan: &Plan, findings: &mut Findings, failed: u32) -> bool {
+    if failed & !quota_mask(plan) != 0 {
+        return false;
+    }
+    let mut left = false;
+    let mut still_needed = 0;
+    for wanted in &plan.descriptors {
+        if let Wanted::Limited { requirements, enforcement } = *wanted {
+            let over = requirements & (failed | findings.left_out) != 0;
+            if enforcement == Enforcement::Quota && !over {
+                left = true;
+            }
+            if enforcement != Enforcement::Quota || !over {
+                still_needed |= requirements;
+            }
         }
     }
-    if never == 0 {
-        return None;
+    if left {
+        findings.failed |= failed;
+        findings.left_out |= failed | (quota_mask(plan) & !still_needed);
     }
-    let quota = quota_mask(plan);
-    let quota_left = plan.descriptors.iter().any(|wanted| match *wanted {
-        Wanted::Limited { requirements, enforcement: Enforcement::Quota } => requirements & never == 0,
-        _ => false,
-    });
-    if never & !quota == 0 && quota_left {
-        findings.failed |= never;
-        findings.left_out |= never;
-        return None;
-    }
-    Some(never)
+    left
 }
 
 fn quota_mask(plan: &Plan) -> u32 {
@@ -290,6 +296,11 @@ fn charged<'p>(plan: &'p Plan, findings: &Findings) -> impl Iterator<Item = &'p 
     let left_out = findings.left_out;
     let all = plan.requirements.iter().enumerate();
     all.filter(move |(index, r)| r.amount > 0 && left_out & (1 << index) == 0).map(|(_, r)| r)
+}
+
+/// Nobody was asked, so nobody is excepted.
+fn everything(plan: &Plan) -> u32 {
+    (0..plan.requirements.len()).fold(0, |mask, index| mask | 1 << index)
 }
 
 /// Jitter; nothing secret.
@@ -323,19 +334,26 @@ fn transfer_of(requirement: &Requirement) -> Transfer {
 fn chain_of(plan: &Plan, named: bool, lease: &LeaseId, left_out: u32) -> (Chain, SmallVec<[usize; 4]>) {
     let mut members = SmallVec::new();
     let mut transfers = SmallVec::new();
-    let mut keep = if named { Keep::ForRetries } else { Keep::Nothing };
+    let mut completed = false;
     for (index, requirement) in plan.requirements.iter().enumerate() {
         let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
         if !counts || left_out & (1 << index) != 0 {
             continue;
         }
-        if needs_completion(requirement) && keep == Keep::Nothing {
-            keep = Keep::ForCompletion;
-        }
+        completed |= needs_completion(requirement);
         members.push(index);
         transfers.push(transfer_of(requirement));
     }
-    (Chain { lease: lease.clone(), keep, transfers }, members)
+    (Chain { lease: lease.clone(), keep: keep(named, completed), transfers }, members)
+}
+
+/// Who may name a chain again: its caller, who gave it a name, or whoever completes it.
+fn keep(named: bool, completed: bool) -> Keep {
+    match (named, completed) {
+        (true, _) => Keep::ForRetries,
+        (false, true) => Keep::ForCompletion,
+        (false, false) => Keep::Nothing,
+    }
 }
 
 fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {

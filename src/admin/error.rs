@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
@@ -59,6 +60,24 @@ impl From<WriteError> for ApiError {
             WriteError::NotSaved(_) => (StatusCode::INTERNAL_SERVER_ERROR, "not_saved"),
         };
         Self::new(status, code, error.to_string())
+    }
+}
+
+/// A body that can't be taken: mostly because it is too large.
+impl From<BytesRejection> for ApiError {
+    fn from(rejection: BytesRejection) -> Self {
+        let error = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            _ => "invalid_request",
+        };
+        Self::new(rejection.status(), error, rejection.body_text())
+    }
+}
+
+/// A part of a path that is no text once it is decoded.
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(rejection.status(), "invalid_request", rejection.body_text())
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prost::Message;
@@ -28,8 +29,11 @@ static DESCRIPTORS: LazyLock<Descriptors> = LazyLock::new(|| {
     Descriptors { request: message("RateLimitRequest"), response: message("RateLimitResponse") }
 });
 
-pub async fn post(State(service): State<Arc<Service>>, body: Bytes) -> Result<Response, ApiError> {
-    let request = parse(&body)?;
+pub async fn post(
+    State(service): State<Arc<Service>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let request = parse(&body?)?;
     let response = rls::should_rate_limit(&service, &request, None)
         .await
         .map_err(|status| ApiError::from_grpc(&status))?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
@@ -72,7 +72,11 @@ pub async fn list(State(service): State<Arc<Service>>) -> Result<Response, ApiEr
     Ok(Json(LimitList { limits: views(&service, &named).await? }).into_response())
 }
 
-pub async fn one(State(service): State<Arc<Service>>, Path(key): Path<String>) -> Result<Response, ApiError> {
+pub async fn one(
+    State(service): State<Arc<Service>>,
+    key: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(key) = key?;
     let snapshot = service.live.load_full();
     let limit = snapshot.registry.resolve(&key, &service.admission.accounts).ok_or_else(|| unknown(&key))?;
     let limit = [limit];
@@ -101,8 +105,9 @@ pub async fn put(
 
 pub async fn delete(
     State(control): State<Arc<Control>>,
-    Path(key): Path<String>,
+    key: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, ApiError> {
+    let Path(key) = key?;
     match control.delete_limit(LimitKey::new(&key)).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(WriteError::Unknown) => Err(unknown(&key)),
@@ -116,9 +121,7 @@ fn unknown(key: &str) -> ApiError {
 
 /// A body that has to be JSON.
 pub fn json_body(body: Result<Bytes, BytesRejection>) -> Result<serde_json::Value, ApiError> {
-    let body =
-        body.map_err(|refused| ApiError::new(refused.status(), "invalid_request", refused.body_text()))?;
-    serde_json::from_slice(&body)
+    serde_json::from_slice(&body?)
         .map_err(|error| ApiError::bad_request("invalid_request", format!("body: is no JSON: {error}")))
 }
 

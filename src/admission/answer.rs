@@ -30,7 +30,7 @@ pub struct Decision {
 
 #[derive(Debug, Clone)]
 pub struct Denial {
-    /// The limit that said no; a retry that is out of budget never met one.
+    /// The limit that said no; what was refused before the ledger met none.
     pub limit: Option<LimitKey>,
     pub reason: Reason,
     /// `None` for what can never be admitted.
@@ -64,10 +64,12 @@ impl Decision {
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
-        let first = plan.requirements.iter().enumerate().find(|(index, requirement)| {
-            findings.failed & (1 << index) != 0 && requirement.enforcement != Enforcement::Shadow
-        });
-        let limit = first.map(|(_, requirement)| requirement.account.key.clone());
+        let failed = plan.requirements.iter().enumerate().filter(|(n, _)| findings.failed & (1 << n) != 0);
+        // A quota that is over says no only where nothing stricter does; of equals the first.
+        let first = failed.min_by_key(|(_, requirement)| std::cmp::Reverse(requirement.enforcement));
+        // When the ledger could not be asked, no limit said anything.
+        let asked = !matches!(reason, Reason::QueueFull | Reason::BackendError);
+        let limit = first.filter(|_| asked).map(|(_, requirement)| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         Self { statuses: statuses(plan, findings, hint_ms), denial: Some(denial), reason, lease: None }
     }

@@ -4,7 +4,6 @@
 
 use std::marker::PhantomData;
 
-use bytes::Buf;
 use prost::Message;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -55,11 +54,6 @@ impl<D: Message + Default> Decoder for ProtoCodec<(), D> {
     type Error = Status;
 
     fn decode(&mut self, bytes: &mut DecodeBuf<'_>) -> Result<Option<D>, Status> {
-        let len = bytes.remaining();
-        if len > MESSAGE_BYTES_MAX {
-            let text = format!("the message has {len} bytes, at most {MESSAGE_BYTES_MAX} are read");
-            return Err(Status::invalid_argument(text));
-        }
         D::decode(bytes).map(Some).map_err(|error| Status::invalid_argument(error.to_string()))
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
-use tonic::Status;
 use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::{Code, Status};
 
 use super::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use super::{pb, status};
@@ -64,11 +64,17 @@ impl tower::Service<http::Request<tonic::body::Body>> for RateLimitServer {
                 return Ok(Status::unimplemented("the only method is ShouldRateLimit").into_http());
             }
             let codec = ProtoCodec::<pb::RateLimitResponse, pb::RateLimitRequest>::default();
-            // The codec refuses what is over its limit as INVALID_ARGUMENT; tonic stops reading at four times that.
-            let mut grpc = Grpc::new(codec).max_decoding_message_size(4 * MESSAGE_BYTES_MAX);
-            Ok(grpc.unary(ShouldRateLimit { service }, request).await)
+            let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let answer = grpc.unary(ShouldRateLimit { service }, request).await;
+            Ok(too_large(&answer).map_or(answer, Status::into_http))
         })
     }
+}
+
+/// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
+fn too_large(answer: &http::Response<tonic::body::Body>) -> Option<Status> {
+    let status = Status::from_header_map(answer.headers())?;
+    (status.code() == Code::OutOfRange).then(|| invalid(status.message()))
 }
 
 struct ShouldRateLimit {

@@ -97,7 +97,7 @@ impl Core {
                 Verdict::Refused(refusal)
             }
         };
-        let available = available(chain, &trial, verdict);
+        let available = self.available(chain, &mut trial, verdict);
         Ok(Outcome { verdict, available })
     }
 
@@ -202,6 +202,17 @@ impl Core {
         trial.len() - 1
     }
 
+    /// What is free on each account afterwards, also on those that the trial did not come to.
+    fn available(&self, chain: &Chain, trial: &mut Trial, verdict: Verdict) -> SmallVec<[u64; 4]> {
+        let of = |transfer: &Transfer| {
+            let place = self.enter(trial, transfer);
+            let tried = &trial[place];
+            let pending = if verdict == Verdict::Done { tried.pending } else { tried.pending_before };
+            tried.capacity.saturating_sub(pending)
+        };
+        chain.transfers.iter().map(of).collect()
+    }
+
     /// Names the others of the chain that don't fit either.
     fn refusal(&self, chain: &Chain, trial: &mut Trial, index: usize, code: Code) -> Refusal {
         let mut failed = 1 << index;
@@ -296,13 +307,4 @@ fn take(tried: &mut Tried, hold: Hold) -> Result<(), Code> {
         }
         _ => Err(Code::ExceedsCredits),
     }
-}
-
-fn available(chain: &Chain, trial: &Trial, verdict: Verdict) -> SmallVec<[u64; 4]> {
-    let of = |transfer: &Transfer| {
-        let Some(tried) = trial.iter().find(|tried| tried.id == transfer.account.id) else { return 0 };
-        let pending = if verdict == Verdict::Done { tried.pending } else { tried.pending_before };
-        tried.capacity.saturating_sub(pending)
-    };
-    chain.transfers.iter().map(of).collect()
 }

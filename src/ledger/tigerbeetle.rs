@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -81,6 +81,8 @@ struct Shared {
     drain: DrainRate,
     writer_ok: AtomicBool,
     reader_ok: AtomicBool,
+    /// The write session failed and must be tried before anybody uses it again.
+    writer_lost: Notify,
     /// Why it is not up.
     reason: ArcSwapOption<String>,
     /// Accounts used since the reader last looked.
@@ -164,6 +166,7 @@ impl TigerBeetle {
             drain: DrainRate::new(),
             writer_ok: AtomicBool::new(false),
             reader_ok: AtomicBool::new(false),
+            writer_lost: Notify::new(),
             reason: ArcSwapOption::empty(),
             touched: parking_lot::Mutex::default(),
         });
@@ -309,6 +312,7 @@ async fn patiently<T>(
             }
             Ok(Err(error)) => {
                 shared.set(side, Err(&error));
+                shared.writer_lost.notify_one();
                 return Err(error);
             }
             Err(_) => {
@@ -316,6 +320,7 @@ async fn patiently<T>(
                 shared.set(side, Err(&error));
                 if session.has_moved().await {
                     session.renew();
+                    shared.writer_lost.notify_one();
                     return Err(error);
                 }
             }

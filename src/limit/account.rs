@@ -91,7 +91,10 @@ impl Account {
     }
 
     pub fn end_decreasing(&self) {
-        self.decreasing_since_ms.store(UNKNOWN, Ordering::Release);
+        // Nearly always there is nothing to end, and a read leaves the line shared between cores.
+        if self.is_decreasing() {
+            self.decreasing_since_ms.store(UNKNOWN, Ordering::Release);
+        }
     }
 
     pub fn has_debt_account(&self) -> bool {

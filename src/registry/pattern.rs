@@ -62,6 +62,8 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 #[derive(Debug)]
 pub struct PatternSet<T> {
     list: Vec<(Pattern, T)>,
+    /// Indexes into `list` by text: a file may have many, and each is looked for before it is added.
+    by_text: HashTable<u32>,
     /// One table per pair of (prefix length, suffix length).
     by_ends: Vec<Ends>,
     hasher: ahash::RandomState,
@@ -77,7 +79,12 @@ struct Ends {
 
 impl<T> Default for PatternSet<T> {
     fn default() -> Self {
-        Self { list: Vec::new(), by_ends: Vec::new(), hasher: ahash::RandomState::new() }
+        Self {
+            list: Vec::new(),
+            by_text: HashTable::new(),
+            by_ends: Vec::new(),
+            hasher: ahash::RandomState::new(),
+        }
     }
 }
 
@@ -91,7 +98,8 @@ impl<T> PatternSet<T> {
     }
 
     pub fn contains(&self, text: &str) -> bool {
-        self.list.iter().any(|(pattern, _)| pattern.as_str() == text)
+        let hash = self.hasher.hash_one(text);
+        self.by_text.find(hash, |&index| self.list[index as usize].0.as_str() == text).is_some()
     }
 
     pub fn push(&mut self, pattern: Pattern, item: T) {
@@ -120,6 +128,8 @@ impl<T> PatternSet<T> {
             )
             .and_modify(|group| group.push(index))
             .or_insert_with(|| vec![index]);
+        let hash = self.hasher.hash_one(pattern.as_str());
+        self.by_text.insert_unique(hash, index, |&index| hasher.hash_one(list[index as usize].0.as_str()));
         self.list.push((pattern, item));
     }
 
@@ -210,6 +220,8 @@ mod tests {
             }
             let walked = patterns.iter().position(|text| Pattern::parse(text).unwrap().matches(&value));
             prop_assert_eq!(set.find(&value).map(|(_, &n)| n), walked);
+            prop_assert!(patterns.iter().all(|text| set.contains(text)));
+            prop_assert_eq!(set.contains(&value), patterns.contains(&value));
         }
     }
 }

@@ -2,10 +2,29 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/http.rs"]
+mod http;
+#[path = "../support/wait.rs"]
+mod wait;
+
+mod ask;
+mod testapp;
+mod wire;
+
+mod app;
+mod malformed;
+mod matching;
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_app;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_faults;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;

@@ -28,25 +28,24 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
+        Self::start_on(0)
+    }
+
+    /// On a new data file. Port 0 picks a free one.
+    pub fn start_on(port: u16) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         format(dir.path(), 0, 1);
-        Self::run(dir, 0)
+        let addresses = if port == 0 { "0".to_owned() } else { format!("127.0.0.1:{port}") };
+        Self::run(dir, 0, &addresses, port)
     }
 
-    fn file(dir: &Path) -> PathBuf {
-        dir.join("0_0.tigerbeetle")
-    }
-
-    /// Starts on the data file that is there. Port 0 picks a free one.
-    fn run(dir: Arc<tempfile::TempDir>, port: u16) -> Self {
+    /// Starts on the data file that is there.
+    fn run(dir: Arc<tempfile::TempDir>, replica: usize, addresses: &str, port: u16) -> Self {
         // Several sidecars share it: more connections than a development server has by default.
         let mut child = Command::new(binary())
             .args(["start", "--development", "--experimental", "--limit-pipeline-requests=24"])
-            .arg(format!(
-                "--addresses={}",
-                if port == 0 { "0".to_owned() } else { format!("127.0.0.1:{port}") }
-            ))
-            .arg(Self::file(dir.path()))
+            .arg(format!("--addresses={addresses}"))
+            .arg(dir.path().join(format!("0_{replica}.tigerbeetle")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -81,7 +80,7 @@ impl Server {
     /// Starts again on the same file and port.
     pub fn restart(&mut self) {
         let (dir, port) = (Arc::clone(&self.dir), self.port);
-        *self = Self::run(dir, port);
+        *self = Self::run(dir, 0, &format!("127.0.0.1:{port}"), port);
     }
 
     pub fn address(&self) -> String {
@@ -96,10 +95,63 @@ impl Server {
     }
 
     pub fn ledger_with(&self, timeout: Duration, transfer_ids: TransferIds) -> TigerBeetle {
+        self.open(timeout, transfer_ids, 65_536)
+    }
+
+    /// With a short queue.
+    pub fn ledger_queue(&self, queue_max: usize) -> TigerBeetle {
+        self.open(Duration::from_secs(5), TransferIds::TimeOrdered, queue_max)
+    }
+
+    fn open(&self, timeout: Duration, transfer_ids: TransferIds, queue_max: usize) -> TigerBeetle {
         let cluster = Cluster { id: 0, addresses: vec![self.address()] };
-        let options = Options { cluster, transfer_ids, timeout, queue_max: 65_536, events: None };
+        let options = Options { cluster, transfer_ids, timeout, queue_max, events: None };
         TigerBeetle::start(options, Arc::new(Metrics::default()))
     }
+}
+
+/// A cluster of three.
+pub struct Replicas {
+    pub replicas: Vec<Server>,
+    addresses: String,
+}
+
+impl Replicas {
+    pub fn start() -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let ports = [free_port(), free_port(), free_port()];
+        let addresses = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
+        let mut replicas = Vec::new();
+        for (replica, port) in ports.into_iter().enumerate() {
+            format(dir.path(), replica, 3);
+            replicas.push(Server::run(Arc::clone(&dir), replica, &addresses, port));
+        }
+        Self { replicas, addresses }
+    }
+
+    pub fn restart(&mut self, replica: usize) {
+        let Server { dir, port, .. } = &self.replicas[replica];
+        self.replicas[replica] = Server::run(Arc::clone(dir), replica, &self.addresses, *port);
+    }
+
+    pub fn ledger(&self) -> TigerBeetle {
+        let addresses = self.addresses.split(',').map(str::to_owned).collect();
+        let cluster = Cluster { id: 0, addresses };
+        let timeout = Duration::from_millis(400);
+        let options = Options {
+            cluster,
+            transfer_ids: TransferIds::TimeOrdered,
+            timeout,
+            queue_max: 65_536,
+            events: None,
+        };
+        TigerBeetle::start(options, Arc::new(Metrics::default()))
+    }
+}
+
+/// A port that nobody has right now.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Drop for Server {
@@ -123,7 +175,7 @@ pub async fn until_ready(ledger: &TigerBeetle, limit: Duration) {
     assert!(done.is_ok(), "not ready in {limit:?}: {:?}", ledger.ready());
 }
 
-fn format(dir: &Path, replica: u8, count: u8) {
+fn format(dir: &Path, replica: usize, count: usize) {
     let output = Command::new(binary())
         .args(["format", "--cluster=0", "--development"])
         .arg(format!("--replica={replica}"))

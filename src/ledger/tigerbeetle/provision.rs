@@ -104,7 +104,6 @@ struct Provisioner {
     shared: Arc<Shared>,
     session: Arc<Session>,
     queue: mpsc::Sender<Work>,
-    operator_known: bool,
     /// Accounts that wait to be lowered.
     lowering: HashMap<u128, Want>,
 }
@@ -115,8 +114,7 @@ pub async fn run(
     mut wanted: mpsc::Receiver<Request>,
     queue: mpsc::Sender<Work>,
 ) {
-    let mut provisioner =
-        Provisioner { shared, session, queue, operator_known: false, lowering: HashMap::new() };
+    let mut provisioner = Provisioner { shared, session, queue, lowering: HashMap::new() };
     let mut backoff = Backoff::default();
     let mut gathered = Vec::new();
     loop {
@@ -230,9 +228,8 @@ impl Provisioner {
             wants.iter().map(|want| wire::limit_account(&want.account)).collect();
         let debts: Vec<&Want> = wants.iter().filter(|want| want.overage == Overage::Debt).collect();
         accounts.extend(debts.iter().map(|want| wire::debt_account(&want.account)));
-        if !self.operator_known {
-            accounts.push(wire::operator_account());
-        }
+        // Every time, because the data file may have been replaced.
+        accounts.push(wire::operator_account());
         let failures = self.call(self.session.create_accounts(accounts)).await?;
         let mut existed = vec![false; wants.len()];
         for (index, kind) in failures {
@@ -245,7 +242,6 @@ impl Provisioner {
             }
         }
         debts.iter().for_each(|want| want.account.set_has_debt_account(true));
-        self.operator_known = true;
         Ok(existed)
     }
 

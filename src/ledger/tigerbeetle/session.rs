@@ -170,14 +170,17 @@ impl Session {
         client.lookup_accounts(ids).await.map_err(|error| self.failed(error.kind()))
     }
 
-    /// How many events a request may have: a look-up of more than a development server takes tells which mode it is in.
+    /// How many events a request may have. One transfer more than a development server takes tells which mode it is in;
+    /// they lack their accounts, so nothing is done and nothing is remembered of them.
     pub async fn events_max(&self) -> Result<usize, SessionError> {
         let client = self.client().await?;
-        let ids: Vec<u128> = (1..=EVENTS_MAX_DEVELOPMENT as u128 + 1).collect();
-        match client.lookup_accounts(ids).await {
-            Ok(_) => Ok(EVENTS_MAX),
-            Err(error) if matches!(error.kind(), SendErrorKind::TooMuchData) => Ok(EVENTS_MAX_DEVELOPMENT),
-            Err(error) => Err(self.failed(error.kind())),
+        let probe = vec![tb::Transfer::new(1); EVENTS_MAX_DEVELOPMENT + 1];
+        match client.create_transfers(probe).await {
+            Err(CreateTransfersError::Send(error)) if matches!(error.kind(), SendErrorKind::TooMuchData) => {
+                Ok(EVENTS_MAX_DEVELOPMENT)
+            }
+            Err(CreateTransfersError::Send(error)) => Err(self.failed(error.kind())),
+            _ => Ok(EVENTS_MAX),
         }
     }
 }

@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::Batch;
-use super::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
+use super::session::{Session, SessionError};
 use super::wire::{self, Landed};
 use super::{Shared, Step, Work, can_be_given_back, patiently, provision};
 use crate::clock;
@@ -27,6 +28,15 @@ struct Worker {
     next: VecDeque<Work>,
 }
 
+/// Why the worker woke.
+enum Wake {
+    Work,
+    /// The session failed in other hands.
+    Lost,
+    /// Closing, and nothing is left.
+    End,
+}
+
 /// Where work comes from.
 pub struct Inbox {
     pub queued: mpsc::Receiver<Work>,
@@ -34,17 +44,25 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Waits for something to do; false when closing and nothing is left.
-    async fn wait(&mut self, gathered: &mut Vec<Work>, most: usize, closing: &CancellationToken) -> bool {
+    async fn wait(
+        &mut self,
+        gathered: &mut Vec<Work>,
+        most: usize,
+        shared: &Shared,
+        closing: &CancellationToken,
+    ) -> Wake {
         // Callers that left come first: what they hold is wanted by those who wait.
         tokio::select! {
             biased;
-            Some(chain) = self.abandoned.recv() => gathered.push(give_back(chain)),
-            count = self.queued.recv_many(gathered, most) => return count > 0,
-            // Only when both are empty, so that what was promised lands.
-            () = closing.cancelled() => return false,
+            Some(chain) = self.abandoned.recv() => {
+                gathered.push(give_back(chain));
+                Wake::Work
+            }
+            count = self.queued.recv_many(gathered, most) => if count > 0 { Wake::Work } else { Wake::End },
+            () = shared.writer_lost.notified() => Wake::Lost,
+            // Only when there is nothing left, so that what was promised lands.
+            () = closing.cancelled() => Wake::End,
         }
-        true
     }
 
     fn take(&mut self, gathered: &mut Vec<Work>, most: usize) {
@@ -69,16 +87,22 @@ pub async fn run(
     provisioner: mpsc::Sender<provision::Request>,
     closing: CancellationToken,
 ) {
-    let Some(connected) = closing.run_until_cancelled(connect(&shared, &session)).await else { return };
-    let events_max = connected;
-    tracing::info!(events_max, "connected to TigerBeetle");
-    let mut worker = Worker { shared, session, provisioner, events_max, next: VecDeque::new() };
+    let mut worker = Worker { shared, session, provisioner, events_max: 0, next: VecDeque::new() };
     let mut gathered = Vec::new();
     loop {
-        if worker.next.is_empty() && !inbox.wait(&mut gathered, events_max, &closing).await {
-            break;
+        if !worker.shared.writer_ok.load(Ordering::Acquire) {
+            let connecting = connect(&worker.shared, &worker.session);
+            let Some(events_max) = closing.run_until_cancelled(connecting).await else { return };
+            worker.events_max = events_max;
         }
-        inbox.take(&mut gathered, events_max);
+        if worker.next.is_empty() {
+            match inbox.wait(&mut gathered, worker.events_max, &worker.shared, &closing).await {
+                Wake::Work => {}
+                Wake::Lost => continue,
+                Wake::End => return,
+            }
+        }
+        inbox.take(&mut gathered, worker.events_max);
         let depth = inbox.queued.len();
         worker.shared.metrics.ledger_queue_depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
         worker.next.extend(gathered.drain(..));
@@ -91,7 +115,10 @@ async fn connect(shared: &Shared, session: &Session) -> usize {
     let mut backoff = Backoff::default();
     loop {
         match patiently(shared, session, &shared.writer_ok, session.events_max()).await {
-            Ok(events_max) => return events_max,
+            Ok(events_max) => {
+                tracing::info!(events_max, "connected to TigerBeetle");
+                return events_max;
+            }
             Err(error) => {
                 tracing::warn!(%error, "TigerBeetle can't be used yet");
                 tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
@@ -141,7 +168,7 @@ impl Worker {
                 }
                 self.shared.drain.record(chains, clock::monotonic_ms());
             }
-            Err(error) => self.fail(batch, &error).await,
+            Err(error) => self.fail(batch, &error),
         }
     }
 
@@ -186,7 +213,7 @@ impl Worker {
     }
 
     fn settle(&mut self, work: Work, landed: Landed) {
-        match (work.step, landed) {
+        match (work.step, sent_again(&work.chain, landed)) {
             (Step::Abandon, landed) => {
                 self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
                 tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
@@ -242,7 +269,7 @@ impl Worker {
 
     /// Nothing is known of the batch: everybody hears so, and what may have been reserved is given back. Nothing is sent
     /// again.
-    async fn fail(&mut self, batch: Batch<Work>, error: &SessionError) {
+    fn fail(&mut self, batch: Batch<Work>, error: &SessionError) {
         tracing::warn!(%error, "a batch was lost");
         let text = error.to_string();
         for work in batch.into_waiting() {
@@ -251,11 +278,20 @@ impl Worker {
             }
             work.answer(Err(LedgerError::Unavailable(text.clone())));
         }
-        if matches!(error, SessionError::Refused(_)) {
-            // The mode may have changed under us: the smaller batch is always taken.
-            self.events_max = EVENTS_MAX_DEVELOPMENT;
+    }
+}
+
+/// What a void that is sent again means: it exists however it was linked the first time, and one that failed before had
+/// nothing to give back.
+fn sent_again(chain: &Chain, landed: Landed) -> Landed {
+    let Landed::Refused(refusal) = landed else { return landed };
+    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
+    match refusal.code {
+        Code::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
+        Code::IdAlreadyFailed if is_void => {
+            Landed::Refused(Refusal { code: Code::PendingTransferNotFound, ..refusal })
         }
-        tokio::time::sleep(Backoff::default().wait(|n| fastrand::u64(0..=n))).await;
+        _ => landed,
     }
 }
 

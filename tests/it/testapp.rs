@@ -1,0 +1,107 @@
+//! The whole of Sluice in this process, on free ports: `TestApp::with_limits("domain: d …").start().await`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use sluice::app::{App, Options, StartError};
+use sluice::config::Settings;
+use sluice::config::settings::value::Listen;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::http::{self, Answer};
+
+/// A server that runs until it is dropped.
+pub struct TestApp {
+    pub app: App,
+    pub channel: Channel,
+    pub dir: tempfile::TempDir,
+}
+
+/// What to start.
+#[derive(Default)]
+pub struct Builder {
+    files: Vec<(String, String)>,
+    settings: Vec<Box<dyn FnOnce(&mut Settings)>>,
+}
+
+impl TestApp {
+    pub fn with_limits(yaml: &str) -> Builder {
+        Builder::default().and_limits(yaml)
+    }
+
+    pub fn client(&self) -> RateLimitServiceClient<Channel> {
+        RateLimitServiceClient::new(self.channel.clone())
+    }
+
+    pub fn grpc(&self) -> SocketAddr {
+        match &self.app.grpc {
+            Listen::Tcp(address) => *address,
+            Listen::Unix(path) => panic!("{} has no port", path.display()),
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        http::get(self.app.admin, path).await
+    }
+
+    pub async fn post(&self, path: &str, body: &str) -> Answer {
+        http::post(self.app.admin, path, body).await
+    }
+}
+
+impl Builder {
+    /// One more limits file.
+    pub fn and_limits(self, yaml: &str) -> Self {
+        let name = format!("limits/{}.yaml", self.files.len());
+        self.and_file(&name, yaml)
+    }
+
+    pub fn and_file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    pub fn and_settings(mut self, change: impl FnOnce(&mut Settings) + 'static) -> Self {
+        self.settings.push(Box::new(change));
+        self
+    }
+
+    pub fn on_socket(self, path: PathBuf) -> Self {
+        self.and_settings(move |settings| settings.grpc.listen = Listen::Unix(path))
+    }
+
+    pub async fn start(self) -> TestApp {
+        self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub async fn try_start(self) -> Result<TestApp, StartError> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in &self.files {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let mut loaded = sluice::config::load(Some(dir.path()))
+            .unwrap_or_else(|problems| panic!("{problems:#?} in {:#?}", self.files));
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        loaded.settings.grpc.listen = Listen::Tcp(free);
+        loaded.settings.admin.listen = free;
+        for change in self.settings {
+            change(&mut loaded.settings);
+        }
+        let state_dir = dir.path().join("state");
+        let app = App::start(Options { loaded, config_dir: dir.path().to_owned(), state_dir }).await?;
+        let channel = channel(&app.grpc).await;
+        Ok(TestApp { app, channel, dir })
+    }
+}
+
+/// One connection.
+pub async fn channel(address: &Listen) -> Channel {
+    let uri = match address {
+        Listen::Tcp(address) => format!("http://{address}"),
+        Listen::Unix(path) => format!("unix://{}", path.display()),
+    };
+    Endpoint::from_shared(uri).unwrap().connect().await.expect("a started server must accept")
+}

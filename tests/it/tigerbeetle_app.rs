@@ -1,0 +1,173 @@
+//! The whole of Sluice on the real TigerBeetle server, seen through the gRPC and admin ports.
+
+use sluice::config::settings::value::{LedgerUri, OnFailure, Share};
+use sluice::grpc::pb;
+
+use crate::testapp::{Builder, TestApp};
+use crate::tigerbeetle::Server;
+use crate::wait::until;
+
+const LIMITS: &str = "
+domain: d
+limits:
+  - {key: shared, kind: rolling, capacity: 50, window_seconds: 3600}
+descriptors:
+  - key: path
+    rate_limit: {unit: hour, requests_per_unit: 10}
+  - key: all
+    limits: [{ref: shared}]
+  - key: seen
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+";
+
+fn on(server: &Server) -> Builder {
+    let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
+    TestApp::with_limits(LIMITS).and_settings(move |settings| {
+        settings.ledger.uri = uri;
+        settings.ledger.timeout_ms = 400;
+    })
+}
+
+async fn ready(app: &TestApp, expected: u16) {
+    until("readiness", async || {
+        let answer = app.get("/readyz").await;
+        if answer.status == expected { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_as_the_embedded_ledger_does() {
+    let server = Server::start();
+    let app = on(&server).start().await;
+    ready(&app, 200).await;
+    assert!(app.say("path=/a x9").await.starts_with("ok "));
+    // What is left is a recent sample, taken off the path of requests.
+    until("a sample", async || {
+        let said = app.say("path=/a x0").await;
+        if said == "ok 1/10 hour" { Ok(()) } else { Err(said) }
+    })
+    .await;
+    app.answers(&[
+        "path=/a x2 -> OVER d:path=/a:hour; over 1/10 hour",
+        "path=/a x11 -> NEVER d:path=/a:hour; over 1/10 hour",
+        "used d:path=/a:hour -> 9",
+        "path=/b + path=/a x2 -> OVER d:path=/a:hour; ok …",
+        "used d:path=/b:hour -> 0",
+        "as one: path=/c x4 -> ok …",
+        "as one: path=/c x4 -> ok …",
+        "used d:path=/c:hour -> 4",
+        "5 times: seen=x -> ok …",
+        "used shared -> 0",
+    ])
+    .await;
+    let list = app.get("/v1/limits").await.json();
+    assert_eq!(list["limits"][0]["key"], "shared");
+    assert_eq!(list["limits"][0]["capacity"], 50);
+    let metrics = app.get("/metrics").await.body;
+    for line in ["sluice_ledger_up 1", "sluice_limit_capacity{limit=\"shared\"} 50"] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    app.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_sluices_and_two_hundred_callers_admit_exactly_fifty() {
+    let server = Server::start();
+    let apps = [on(&server).start().await, on(&server).start().await];
+    for app in &apps {
+        ready(app, 200).await;
+    }
+    let mut callers = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let mut client = apps[n % 2].client();
+        callers.spawn(async move {
+            let entry =
+                envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
+                    key: "all".to_owned(),
+                    value: n.to_string(),
+                };
+            let descriptor = pb::RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+            let request = pb::RateLimitRequest {
+                domain: "d".to_owned(),
+                descriptors: vec![descriptor],
+                hits_addend: 0,
+            };
+            client.should_rate_limit(request).await.unwrap().into_inner().overall_code()
+        });
+    }
+    let codes = callers.join_all().await;
+    assert_eq!(codes.iter().filter(|code| **code == pb::Code::Ok).count(), 50);
+    assert_eq!(codes.iter().filter(|code| **code == pb::Code::OverLimit).count(), 150);
+    assert_eq!(apps[0].used("shared").await, 50);
+}
+
+/// The same fault under each policy; all recover by themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_ledger_fails_the_policy_decides() {
+    let mut server = Server::start();
+    let policies = [OnFailure::Error, OnFailure::Allow, OnFailure::Deny, OnFailure::Local];
+    let mut apps = Vec::new();
+    for policy in policies {
+        let app = on(&server)
+            .and_settings(move |settings| {
+                settings.ledger.on_failure = policy;
+                settings.ledger.local_share = "0.3".parse::<Share>().unwrap();
+            })
+            .start()
+            .await;
+        ready(&app, 200).await;
+        app.answers(&["path=/before -> ok …"]).await;
+        apps.push(app);
+    }
+    let [error, allow, deny, local] = &apps[..] else { panic!("four apps") };
+
+    server.signal("STOP");
+    // It was connected and does not answer in time.
+    error.answers(&["path=/x -> DeadlineExceeded: …"]).await;
+    for app in &apps {
+        ready(app, 503).await;
+    }
+    server.signal("CONT");
+    server.kill();
+    error.answers(&["path=/x -> Unavailable: …"]).await;
+    allow.answers(&["path=/x x10 -> ok …", "path=/x x10 -> ok …"]).await;
+    assert!(deny.say("path=/x").await.contains("backend_error"), "{}", deny.say("path=/x").await);
+    // 0.3 of 10.
+    local.answers(&["3 times: path=/x -> ok …", "path=/x -> OVER d:path=/x:hour; over …"]).await;
+    let json = error
+        .post("/json", r#"{"domain":"d","descriptors":[{"entries":[{"key":"path","value":"/x"}]}]}"#)
+        .await;
+    assert_eq!(json.status, 503, "{json:?}");
+
+    server.restart();
+    for app in &apps {
+        ready(app, 200).await;
+        app.answers(&["path=/after -> ok …"]).await;
+    }
+    assert_eq!(error.used("d:path=/after:hour").await, 4, "all four charged the ledger again");
+    assert_eq!(error.used("d:path=/x:hour").await, 0, "what timed out was given back");
+}
+
+/// A server that is away at start is no reason not to start.
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_unready_and_becomes_ready_by_itself() {
+    let port = crate::tigerbeetle::free_port();
+    let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![format!("localhost:{port}")] };
+    let app =
+        TestApp::with_limits(LIMITS).and_settings(move |settings| settings.ledger.uri = uri).start().await;
+    assert_eq!(app.get("/livez").await.status, 200);
+    let unready = app.get("/readyz").await;
+    assert_eq!(unready.status, 503);
+    app.answers(&["path=/x -> Unavailable: …"]).await;
+    let _server = Server::start_on(port);
+    ready(&app, 200).await;
+    app.answers(&["path=/x -> ok …", "used d:path=/x:hour -> 1"]).await;
+    // Named limits were made without being asked for.
+    until("the named limit", async || {
+        let metrics = app.get("/metrics").await.body;
+        if metrics.contains("sluice_limit_capacity{limit=\"shared\"} 50") { Ok(()) } else { Err(metrics) }
+    })
+    .await;
+}
