@@ -257,6 +257,14 @@ impl Metrics {
         self.reloads.get_or_create(&ResultLabel { result }).inc();
     }
 
+    /// A named limit is none any more: its gauges would stand still.
+    pub fn forget_limit(&self, limit: &str) {
+        let label = LimitLabel { limit: limit.to_owned() };
+        for family in [&self.limit_used, &self.limit_capacity, &self.limit_debt] {
+            family.remove(&label);
+        }
+    }
+
     /// Counts an answer of a limit that opted into a label of its own.
     pub fn limit_decided(&self, limit: &str, allowed: bool) {
         let code = if allowed { "OK" } else { "OVER_LIMIT" };

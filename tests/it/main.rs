@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/fleet.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod fleet;
 #[path = "../support/http.rs"]
 mod http;
 #[path = "../support/process.rs"]
 mod process;
 #[path = "../support/sluice.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
 mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
@@ -18,6 +22,7 @@ mod wire;
 mod app;
 mod cli;
 mod malformed;
+mod hints;
 mod matching;
 
 mod lease_rows;

@@ -192,6 +192,7 @@ fn links_in_the_documents_lead_somewhere() {
 
 /// A command that a document tells people to type, and what it shows as its output.
 #[derive(Debug)]
+#[allow(dead_code, reason = "the place is told when a test fails")]
 struct Shown {
     place: String,
     words: Vec<String>,
