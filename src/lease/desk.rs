@@ -93,7 +93,10 @@ impl Desk {
         let lease = self.signer.open(text).inspect_err(|refused| {
             let count = self.metrics.lease_event(LeaseEvent::Forged);
             if worth_a_line(count) {
-                tracing::warn!(count, "a lease token {refused}: do all instances have the same leases.secrets?");
+                tracing::warn!(
+                    count,
+                    "a lease token {refused}: do all instances have the same leases.secrets?"
+                );
             }
         })?;
         match self.book.find(lease.id.bits()) {
