@@ -247,8 +247,9 @@ impl Metrics {
         })
     }
 
-    pub fn lease_event(&self, event: LeaseEvent) {
-        self.leases[event as usize].inc();
+    /// Counts it; how many of its kind there have been.
+    pub fn lease_event(&self, event: LeaseEvent) -> u64 {
+        self.leases[event as usize].inc() + 1
     }
 
     pub fn reloaded(&self, ok: bool) {
