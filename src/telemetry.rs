@@ -247,13 +247,22 @@ impl Metrics {
         })
     }
 
-    pub fn lease_event(&self, event: LeaseEvent) {
-        self.leases[event as usize].inc();
+    /// Counts it; how many of its kind there have been.
+    pub fn lease_event(&self, event: LeaseEvent) -> u64 {
+        self.leases[event as usize].inc() + 1
     }
 
     pub fn reloaded(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// A named limit is none any more: its gauges would stand still.
+    pub fn forget_limit(&self, limit: &str) {
+        let label = LimitLabel { limit: limit.to_owned() };
+        for family in [&self.limit_used, &self.limit_capacity, &self.limit_debt] {
+            family.remove(&label);
+        }
     }
 
     /// Counts an answer of a limit that opted into a label of its own.
