@@ -77,6 +77,16 @@ impl Findings {
     fn of(plan: &Plan) -> Self {
         Self { available: plan.requirements.iter().map(|_| None).collect(), ..Self::default() }
     }
+
+    /// What is known of a balance may be a sample from before; a refusal proves that less is left than was asked for.
+    fn believe_the_refusal(&mut self, plan: &Plan) {
+        for (index, requirement) in plan.requirements.iter().enumerate() {
+            if self.failed & (1 << index) != 0 {
+                let most = requirement.amount.saturating_sub(1);
+                self.available[index] = Some(self.available[index].map_or(most, |left| left.min(most)));
+            }
+        }
+    }
 }
 
 impl Admission {
@@ -133,6 +143,9 @@ impl Admission {
                 self.count_per_limit(plan, &findings);
                 let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
                 self.peek_the_rest(plan, &mut findings);
+                if code == ledger::Code::ExceedsCredits {
+                    findings.believe_the_refusal(plan);
+                }
                 let denied = Decision::denied(plan, &findings, reason, Some(hint.ms));
                 return Ok(Decision { refused: Some(code), ..denied });
             }
