@@ -34,6 +34,14 @@ deny: tools ## licenses and sources of the dependencies (advisories need a datab
 bench: tools ## the benchmarks, with a table of results
 	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features
 
+.PHONY: demo
+demo: tools build-tigerbeetle ## Envoy, TigerBeetle, Sluice and an upstream on loopback, and the curl lines to try
+	@scripts/demo.sh
+
+.PHONY: demo-check
+demo-check: tools build-tigerbeetle ## the same, typing those lines and comparing the answers with README.md
+	@scripts/demo.sh check
+
 .PHONY: build-tigerbeetle
 build-tigerbeetle: ## target/release/sluice with the feature tigerbeetle
 	@scripts/tools.sh build

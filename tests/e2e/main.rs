@@ -30,3 +30,5 @@ mod leases;
 mod limited;
 mod manifests;
 mod options;
+#[cfg(feature = "tigerbeetle")]
+mod tour;

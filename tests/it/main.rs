@@ -29,6 +29,7 @@ mod lease_rows;
 mod lease_scenario;
 mod leases;
 
+mod demo;
 mod proto;
 mod repo;
 

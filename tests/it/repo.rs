@@ -299,6 +299,21 @@ async fn commands_in_the_documents_say_what_is_shown() {
     assert!(compared > 0, "the README shows an answer");
 }
 
+/// The broken file that the README shows is broken as it says.
+#[test]
+fn mistakes_in_the_documents_are_the_ones_that_are_found() {
+    let commands = commands();
+    let output = |start: &[&str]| {
+        let is_it = |shown: &&Shown| shown.words.iter().zip(start).all(|(word, other)| word == other);
+        let found = commands.iter().find(is_it);
+        found.unwrap_or_else(|| panic!("no {start:?}")).output.clone()
+    };
+    let dir = directory(&[("broken/limits/shop.yaml", &output(&["cat", "broken/limits/shop.yaml"]))]);
+    let arguments = ["check", "--config-dir", "broken"];
+    let ran = run(&mut sluice(dir.path(), &arguments));
+    assert_eq!(ran.stderr + &ran.stdout + &format!("exit {}\n", ran.code), output(&["sluice", "check"]));
+}
+
 /// Hints are partly random, and what is left depends on who asked before: digits of those are left out.
 fn masked(output: &str) -> String {
     let mut text = String::new();

