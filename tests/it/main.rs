@@ -15,6 +15,16 @@ mod app;
 mod malformed;
 mod matching;
 
+mod live;
+mod live_api;
+mod live_files;
+mod live_load;
+mod live_plan;
+mod live_state;
+#[cfg(feature = "tigerbeetle")]
+mod live_tigerbeetle;
+mod live_token;
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
