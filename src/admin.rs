@@ -11,6 +11,9 @@
 //! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
 //! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
 //! | `GET /v1/config` | version, files, problems |
+//! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
+//! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
+//! | `GET /v1/leases/{id}` | a lease of this instance: state, limits, age |
 //! | `GET /v1/config/limits` | every limit of every file, for `sluice check --against` |
 //!
 //! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
@@ -19,6 +22,7 @@ pub mod config;
 mod error;
 mod gate;
 mod json;
+mod lease;
 mod limits;
 mod retry;
 mod rlconfig;
@@ -74,6 +78,11 @@ pub fn router(admin: Admin, gate: Gate) -> Router {
         .route("/metrics", get(metrics))
         .route("/json", post(json::post))
         .route("/rlconfig", get(rlconfig::get))
+        .route("/v1/reserve", post(lease::reserve))
+        .route("/v1/complete", post(lease::complete))
+        .route("/v1/reserve/batch", post(lease::reserve_batch))
+        .route("/v1/complete/batch", post(lease::complete_batch))
+        .route("/v1/leases/{id}", get(lease::one))
         .route("/v1/limits", get(limits::list).merge(written))
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))

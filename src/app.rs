@@ -14,10 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
-use crate::config::settings::secret::{check_admin_exposure, read_token};
+use crate::config::settings;
+use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
 use crate::config::settings::value::{self, LedgerUri, Listen};
 use crate::config::{Loaded, Problem, Settings};
 use crate::control::{Composed, Control, compose, watch};
+use crate::lease::Desk;
+use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
 use crate::limit::Accounts;
@@ -49,6 +52,8 @@ pub enum StartError {
     Bind(&'static str, Listen, #[source] std::io::Error),
     #[error("{0}")]
     Ledger(String),
+    #[error("leases: {0}")]
+    Secrets(String),
     #[error("{0}")]
     AdminToken(String),
     #[error(transparent)]
@@ -83,6 +88,7 @@ impl App {
             Listen::Tcp(address) => address,
             Listen::Unix(_) => settings.admin.listen,
         };
+        let signer = open_signer(&settings.leases)?;
         let metrics = Arc::new(Metrics::default());
         let (events, capacity_events) = mpsc::unbounded_channel();
         let ledger = open_ledger(&settings, &metrics, events)?;
@@ -93,7 +99,8 @@ impl App {
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
         let admission =
             Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
-        let service = Arc::new(Service::new(live, admission, metrics));
+        let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
+        let service = Arc::new(Service::new(live, admission, desk, metrics));
         let control = Arc::new(Control::new(Arc::clone(&service), state));
         control.taken_over(&taken_over).await;
 
@@ -134,22 +141,19 @@ impl App {
     ///
     /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
     /// 2. the gRPC port finishes its calls, and only then
-    /// 3. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    /// 3. the completions that their callers did not wait for: a call that finishes may start one;
+    /// 4. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 4. the admin port goes last, so that whoever watches can see all of it.
+    /// 5. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(mut self) {
         self.service.start_draining();
         self.stop_grpc.cancel();
-        let drained = async {
-            // Health clients hold streams open for as long as they like.
-            while self.service.calls_in_flight() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-            tracing::warn!(calls = self.service.calls_in_flight(), "calls did not finish in time");
+        // Calls, not connections: health clients hold streams open for as long as they like.
+        if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {
+            tracing::warn!("calls did not finish in time");
         }
-        self.service.admission.ledger.close(DRAIN_MAX).await;
+        self.service.desk.close(DRAIN_MAX).await;
+        self.service.admission.ledger.close().await;
         self.stop_rest.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         // Idle connections may stay open; nothing is promised on them.
@@ -174,6 +178,22 @@ async fn until(stop: CancellationToken, task: impl Future<Output = ()>) -> Resul
     Ok(())
 }
 
+/// What signs lease tokens.
+fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
+    let secrets = match &leases.secrets_file {
+        Some(path) => read_secrets(path).map_err(StartError::Secrets)?,
+        None => leases.secrets.clone(),
+    };
+    if let Some(signer) = Signer::new(secrets.iter().map(|secret| secret.expose().as_bytes())) {
+        return Ok(signer);
+    }
+    tracing::warn!(
+        "leases.secrets is not set: lease tokens are signed with a secret made up for this process. They can't be \
+         completed by other instances, nor by this one after a restart; what they hold then comes back when it expires"
+    );
+    Signer::made_up().map_err(|error| StartError::Secrets(format!("no randomness: {error}")))
+}
+
 /// Who may use the admin port.
 fn gate(settings: &Settings) -> Result<Gate, StartError> {
     let admin = &settings.admin;
@@ -194,7 +214,6 @@ fn unfit(state: &State, problems: &[Problem]) -> Broken {
 type Events = mpsc::UnboundedSender<CapacityEvent>;
 
 fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>, events: Events) -> Result<Ledger, StartError> {
-    let timeout = Duration::from_millis(settings.ledger.timeout_ms);
     let on_failure = match settings.ledger.on_failure {
         value::OnFailure::Error => OnFailure::Error,
         value::OnFailure::Allow => OnFailure::Allow,
@@ -210,7 +229,7 @@ fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>, events: Events) -> R
             open_tigerbeetle(settings, metrics, *cluster, addresses, events)?
         }
     };
-    Ok(Ledger::new(backend, timeout, on_failure))
+    Ok(Ledger::new(backend, on_failure))
 }
 
 #[cfg(feature = "tigerbeetle")]
@@ -253,6 +272,7 @@ async fn keep_house(service: Arc<Service>, health: grpc::Health) {
     let mut was_ready = None;
     loop {
         service.admission.ledger.sweep();
+        service.desk.sweep();
         let ready = service.ready().is_ok();
         if was_ready != Some(ready) {
             health.set(ready).await;

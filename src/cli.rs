@@ -2,6 +2,7 @@
 //!
 //! Flags win over `SLUICE_*`, which win over `config/sluice.yaml`. Exit codes: 0 done or allowed, 1 a mistake, 2 denied.
 
+mod bench;
 mod check;
 mod serve;
 mod try_it;
@@ -40,6 +41,11 @@ enum Command {
     /// Each key=value is an entry of one descriptor, in order. Exits 0 when allowed, 2 when denied, 1 on errors.
     #[command(after_help = TRY_HELP)]
     Try(TryArgs),
+    /// Load a running server and print how long its answers took
+    ///
+    /// Closed loop unless --rate is given; then requests are due at fixed times and latency counts from the due time.
+    #[command(after_help = BENCH_HELP)]
+    Bench(BenchArgs),
 }
 
 const SERVE_HELP: &str = "\
@@ -60,6 +66,11 @@ const TRY_HELP: &str = "\
 Examples:
   sluice try demo path=/hello
   sluice try llm tenant=acme model=gpt-4o --hits 1200";
+
+const BENCH_HELP: &str = "\
+Examples:
+  sluice bench demo user={}                          as fast as 64 callers can, 1000 users
+  sluice bench demo user={} --rate 5000 --seconds 30 latency at 5000 a second";
 
 #[derive(Debug, Args)]
 struct ConfigDir {
@@ -110,6 +121,46 @@ struct TryArgs {
     hits: u64,
 }
 
+#[derive(Debug, Clone, Args)]
+struct BenchArgs {
+    /// The server's gRPC address
+    #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    grpc: Listen,
+    /// The domain of the rate-limit filter
+    domain: String,
+    /// Entries of the descriptor; {} in a value stands for a number
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    entries: Vec<(String, String)>,
+    /// How many different numbers {} stands for
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// How many hits a request has
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    hits: u64,
+    /// Requests a second; without it each caller asks again as soon as it is answered
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// How many connections
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = count)]
+    connections: usize,
+    /// How many callers, over all connections
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count)]
+    in_flight: usize,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| (0.001..=10_000_000.0).contains(rate));
+    rate.ok_or_else(|| "a rate is a number from 0.001 to 10000000".to_owned())
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let count = text.parse::<usize>().ok().filter(|count| (1..=65_536).contains(count));
+    count.ok_or_else(|| "a whole number from 1 to 65536".to_owned())
+}
+
 fn entry(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -123,6 +174,7 @@ impl Cli {
             Command::Serve(args) => serve::run(args),
             Command::Check(args) => check::run(&args),
             Command::Try(args) => try_it::run(&args),
+            Command::Bench(args) => bench::run(&args),
         }
     }
 }

@@ -13,7 +13,8 @@
 //! first transfer exists was done, and is a success. A reserve that was refused stays refused under that name.
 //!
 //! Capacity is part of every reserve: a ledger raises an account to it at once, and lowers it only when that much is
-//! free; until then it refuses with `LimitDecreasing`.
+//! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
+//! already, and mostly it gives something back.
 
 pub mod memory;
 #[cfg(feature = "tigerbeetle")]
@@ -21,7 +22,6 @@ pub mod tigerbeetle;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -145,7 +145,6 @@ pub enum LedgerError {
 #[derive(Debug)]
 pub struct Ledger {
     backend: Backend,
-    timeout: Duration,
     on_failure: OnFailure,
     /// Answers while the real one is away, with a share of each capacity.
     local: memory::Memory,
@@ -186,11 +185,12 @@ pub enum CapacityEvent {
 }
 
 /// What a completion may take: nobody waits for its answer, and it must not be lost to a hiccup.
-const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+#[cfg(feature = "tigerbeetle")]
+const COMPLETION_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Ledger {
-    pub fn new(backend: Backend, timeout: Duration, on_failure: OnFailure) -> Self {
-        Self { backend, timeout, on_failure, local: memory::Memory::default() }
+    pub fn new(backend: Backend, on_failure: OnFailure) -> Self {
+        Self { backend, on_failure, local: memory::Memory::default() }
     }
 
     pub fn on_failure(&self) -> OnFailure {
@@ -203,13 +203,15 @@ impl Ledger {
             Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
-                OnFailure::Local { share } => match tigerbeetle.apply(chain.clone(), self.timeout).await {
-                    Err(LedgerError::Unavailable(_) | LedgerError::TimedOut(_)) => {
-                        self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                OnFailure::Local { share } => {
+                    match tigerbeetle.apply(chain.clone(), tigerbeetle.timeout()).await {
+                        Err(LedgerError::Unavailable(_) | LedgerError::TimedOut(_)) => {
+                            self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                        }
+                        answer => answer,
                     }
-                    answer => answer,
-                },
-                _ => tigerbeetle.apply(chain, self.timeout).await,
+                }
+                _ => tigerbeetle.apply(chain, tigerbeetle.timeout()).await,
             },
         }
     }
@@ -219,9 +221,23 @@ impl Ledger {
         match &self.backend {
             Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
             #[cfg(feature = "tigerbeetle")]
-            Backend::TigerBeetle(tigerbeetle) => {
-                tigerbeetle.apply(chain, self.timeout.max(COMPLETION_TIMEOUT)).await
-            }
+            Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
+                // What was reserved here while the real one was away comes back here.
+                OnFailure::Local { share } if self.local.knows(&chain.lease) => {
+                    self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                }
+                _ => tigerbeetle.apply(chain, tigerbeetle.timeout().max(COMPLETION_TIMEOUT)).await,
+            },
+        }
+    }
+
+    /// Gives a reserve back whose caller has left before it was told of it.
+    pub fn give_back(&self, chain: Chain) {
+        match &self.backend {
+            // A caller can't leave in the middle of what never waits.
+            Backend::Memory(_) => drop(chain),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.give_back(chain),
         }
     }
 
@@ -283,11 +299,12 @@ impl Ledger {
     }
 
     /// Lets what is under way land.
-    pub async fn close(&self, limit: Duration) {
+    pub async fn close(&self) {
         match &self.backend {
+            // Whatever was applied has landed.
             Backend::Memory(_) => {}
             #[cfg(feature = "tigerbeetle")]
-            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.close(limit).await,
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.close().await,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod grpc;
 pub mod control;
 pub mod service;
 pub mod admission;
+pub mod lease;
 pub mod snapshot;
 
 pub mod listen;

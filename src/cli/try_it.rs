@@ -35,21 +35,21 @@ pub fn run(args: &TryArgs) -> ExitCode {
 
 async fn ask(args: &TryArgs) -> anyhow::Result<pb::RateLimitResponse> {
     let channel = connect(&args.grpc).await.with_context(|| format!("no server at {}", args.grpc))?;
-    let entries =
-        args.entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect();
-    let descriptor = pb::RateLimitDescriptor {
-        entries,
-        hits_addend: Some(pb::UInt64Value { value: args.hits }),
-        ..Default::default()
-    };
-    let request =
-        pb::RateLimitRequest { domain: args.domain.clone(), descriptors: vec![descriptor], hits_addend: 0 };
-    let mut request = tonic::Request::new(request);
+    let mut request = tonic::Request::new(request(&args.domain, &args.entries, args.hits));
     request.set_timeout(TIMEOUT);
     let answer = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
     answer
         .map(tonic::Response::into_inner)
         .map_err(|status| anyhow::anyhow!("the server answered {:?}: {}", status.code(), status.message()))
+}
+
+/// A request of one descriptor.
+pub fn request(domain: &str, entries: &[(String, String)], hits: u64) -> pb::RateLimitRequest {
+    let entries =
+        entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect();
+    let hits_addend = Some(pb::UInt64Value { value: hits });
+    let descriptor = pb::RateLimitDescriptor { entries, hits_addend, ..Default::default() };
+    pb::RateLimitRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
 pub async fn connect(address: &Listen) -> Result<Channel, tonic::transport::Error> {

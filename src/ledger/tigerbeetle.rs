@@ -216,6 +216,14 @@ impl TigerBeetle {
         }
     }
 
+    /// Gives a reserve back whose caller has left.
+    pub fn give_back(&self, chain: Chain) {
+        if can_be_given_back(&chain) && !chain.transfers.is_empty() {
+            // Nobody listens only when the process is ending; then it expires by itself.
+            drop(self.abandoned.send(chain));
+        }
+    }
+
     fn queue_full(&self) -> LedgerError {
         let waiting = self.shared.options.queue_max;
         LedgerError::QueueFull {
@@ -255,15 +263,23 @@ impl TigerBeetle {
         }
     }
 
+    /// What a caller waits at most.
+    pub fn timeout(&self) -> Duration {
+        self.shared.options.timeout
+    }
+
     /// Lets what was queued land. Call when nobody asks any more.
-    pub async fn close(&self, limit: Duration) {
+    pub async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
-        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
             tracing::warn!("the last batch did not land in time");
         }
     }
 }
+
+/// For the last batch, when the process ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads are not on anybody's path.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
@@ -283,7 +299,7 @@ impl Drop for Waiting {
         self.answer.close();
         let landed = matches!(self.answer.try_recv(), Ok(Ok(Outcome { verdict: Verdict::Done, .. })));
         if landed && can_be_given_back(&chain) {
-            // Nobody listens only when the process is ending; then it expires by itself.
+            // As in `give_back`.
             drop(self.abandoned.send(chain));
         }
     }

@@ -18,7 +18,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use crate::testapp::{TestApp, channel};
 use crate::wait::until;
-use crate::wire::{METHOD, Wire, framed};
+use crate::wire::{METHOD, Wire, framed, survives_resets};
 
 const LIMITS: &str = "
 domain: d
@@ -285,6 +285,16 @@ async fn a_connection_carries_a_thousand_calls_at_once() {
     let mut left = calls.join_all().await;
     left.sort_unstable();
     assert_eq!(left, (99_000..100_000).collect::<Vec<u32>>(), "each was charged once");
+}
+
+/// Envoy resets what took too long. After a stall that is everything at once, and the connection carries all its calls.
+#[tokio::test]
+async fn a_burst_of_calls_that_were_given_up_closes_nothing() {
+    let app = TestApp::with_limits(LIMITS).start().await;
+    for count in [10, 100, 1000] {
+        let survived = survives_resets(app.grpc(), count, &asked("big=1")).await;
+        assert_eq!(survived, Ok(()), "{count} resets");
+    }
 }
 
 /// Many connections at once must not admit more than one does.

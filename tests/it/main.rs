@@ -2,8 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/fleet.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod fleet;
 #[path = "../support/http.rs"]
 mod http;
+#[path = "../support/process.rs"]
+mod process;
+#[path = "../support/sluice.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
 
@@ -12,7 +20,9 @@ mod testapp;
 mod wire;
 
 mod app;
+mod cli;
 mod malformed;
+mod hints;
 mod matching;
 
 mod live;
@@ -25,6 +35,13 @@ mod live_state;
 mod live_tigerbeetle;
 mod live_token;
 
+mod lease_rows;
+mod lease_scenario;
+mod leases;
+
+mod proto;
+mod repo;
+
 mod ledger_model;
 mod ledger_rows;
 mod scenario;
@@ -34,6 +51,8 @@ mod tigerbeetle;
 mod tigerbeetle_app;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_leases;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]

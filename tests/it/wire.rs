@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request};
 use prost::Message;
 use sluice::grpc::pb;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
@@ -117,4 +118,41 @@ fn decoded(text: &str) -> String {
 pub fn framed(message: &[u8]) -> Vec<u8> {
     let len = u32::try_from(message.len()).unwrap();
     [&[0], &len.to_be_bytes()[..], message].concat()
+}
+
+/// So many calls that their caller gave up, and then one it did not, in one burst of bytes: whether that one is answered.
+pub async fn survives_resets(address: SocketAddr, count: u32, message: &[u8]) -> Result<(), String> {
+    let mut burst = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    burst.extend(frame(4, 0, 0, &[]));
+    let last = 2 * count + 1;
+    for stream in (1..last).step_by(2) {
+        burst.extend(frame(1, 4, stream, &headers()));
+        burst.extend(frame(3, 0, stream, &8u32.to_be_bytes()));
+    }
+    burst.extend(frame(1, 4, last, &headers()));
+    burst.extend(frame(0, 1, last, &framed(message)));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&burst).await.unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.map_err(|error| format!("closed: {error}"))?;
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).await.map_err(|error| format!("closed: {error}"))?;
+        match (head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]])) {
+            (0, stream) if stream == last => return Ok(()),
+            (7, _) => return Err(format!("GOAWAY {payload:?}")),
+            _ => {}
+        }
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The headers of a call, in the plainest HPACK: `:method POST`, `:scheme http`, `:path`, `content-type`.
+fn headers() -> Vec<u8> {
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    [&[0x83, 0x86, 0x04][..], &text(METHOD), &[0x0f, 0x10], &text("application/grpc")].concat()
 }

@@ -1,0 +1,150 @@
+//! `sluice bench`: load on a running server, and how long its answers took.
+//!
+//! Closed loop by default: each of `--in-flight` callers asks again as soon as it is answered. With `--rate` the loop is
+//! open: requests are due at fixed times, and latency counts from the due time, so that a server that falls behind shows.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tonic::transport::Channel;
+
+use super::try_it::{connect, request};
+use super::{BenchArgs, complain};
+use crate::clock;
+use crate::grpc::pb;
+
+/// What one caller, or all of them, saw.
+#[derive(Debug, Default)]
+struct Seen {
+    micros: Vec<u32>,
+    codes: BTreeMap<String, u64>,
+}
+
+impl Seen {
+    fn add(&mut self, code: String, took: Duration) {
+        self.micros.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+        *self.codes.entry(code).or_default() += 1;
+    }
+
+    fn merge(&mut self, other: Seen) {
+        self.micros.extend(other.micros);
+        for (code, count) in other.codes {
+            *self.codes.entry(code).or_default() += count;
+        }
+    }
+}
+
+/// When requests are due. Shared by all callers.
+struct Schedule {
+    start: Instant,
+    end: Instant,
+    /// Between two requests; `None` for a closed loop.
+    gap: Option<Duration>,
+    next: AtomicU64,
+}
+
+impl Schedule {
+    /// The next due time, waited for; `None` when the run is over.
+    async fn next(&self) -> Option<Instant> {
+        let due = match self.gap {
+            None => clock::instant(),
+            Some(gap) => {
+                let n = self.next.fetch_add(1, Ordering::Relaxed);
+                self.start + Duration::from_secs_f64(gap.as_secs_f64() * n as f64)
+            }
+        };
+        if due >= self.end {
+            return None;
+        }
+        tokio::time::sleep_until(due.into()).await;
+        Some(due)
+    }
+}
+
+pub fn run(args: &BenchArgs) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime");
+    match runtime.and_then(|runtime| runtime.block_on(load(args))) {
+        Ok((seen, took)) => {
+            print(args, seen, took);
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(&error),
+    }
+}
+
+async fn load(args: &BenchArgs) -> anyhow::Result<(Seen, Duration)> {
+    let mut channels = Vec::new();
+    for _ in 0..args.connections {
+        let channel = connect(&args.grpc).await.with_context(|| format!("no server at {}", args.grpc))?;
+        channels.push(channel);
+    }
+    let start = clock::instant();
+    let gap = args.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
+    let end = start + Duration::from_secs(args.seconds);
+    let schedule = Arc::new(Schedule { start, end, gap, next: AtomicU64::new(0) });
+    let mut callers = tokio::task::JoinSet::new();
+    for n in 0..args.in_flight {
+        let channel = channels[n % channels.len()].clone();
+        callers.spawn(caller(args.clone(), channel, Arc::clone(&schedule)));
+    }
+    let mut seen = Seen::default();
+    while let Some(one) = callers.join_next().await {
+        seen.merge(one?);
+    }
+    Ok((seen, start.elapsed()))
+}
+
+async fn caller(args: BenchArgs, channel: Channel, schedule: Arc<Schedule>) -> Seen {
+    let mut client = RateLimitServiceClient::new(channel);
+    let mut seen = Seen::default();
+    while let Some(due) = schedule.next().await {
+        let answer = client.should_rate_limit(request(&args.domain, &entries(&args), args.hits)).await;
+        let code = match answer {
+            Ok(response) => response.into_inner().overall_code().as_str_name().to_owned(),
+            Err(status) => format!("{:?}", status.code()),
+        };
+        seen.add(code, due.elapsed());
+    }
+    seen
+}
+
+/// `{}` in a value stands for one of `--keys` numbers.
+fn entries(args: &BenchArgs) -> Vec<(String, String)> {
+    let number = |value: &str| match value.contains("{}") {
+        true => value.replace("{}", &fastrand::u64(..args.keys).to_string()),
+        false => value.to_owned(),
+    };
+    args.entries.iter().map(|(key, value)| (key.clone(), number(value))).collect()
+}
+
+fn print(args: &BenchArgs, mut seen: Seen, took: Duration) {
+    seen.micros.sort_unstable();
+    let count = seen.micros.len();
+    let at = |part: f64| {
+        let index = ((count.max(1) - 1) as f64 * part).round();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index of the list")]
+        seen.micros.get(index as usize).map_or(0.0, |micros| f64::from(*micros) / 1000.0)
+    };
+    let kind = args.rate.map_or("closed loop".to_owned(), |rate| format!("open loop at {rate}/s"));
+    let (connections, in_flight) = (args.connections, args.in_flight);
+    println!("{kind}, {connections} connections, {in_flight} in flight, {:.1} s", took.as_secs_f64());
+    println!("answers/s   {:.0}", count as f64 / took.as_secs_f64());
+    println!(
+        "latency ms  p50 {:.3}  p90 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3}",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(0.999),
+        at(1.0)
+    );
+    let codes: Vec<String> = seen.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
+    println!("codes       {}", codes.join("  "));
+    if seen.codes.keys().all(|code| code != pb::Code::Ok.as_str_name()) {
+        println!("nothing was allowed: is the domain right, and do its limits have room?");
+    }
+}

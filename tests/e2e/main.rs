@@ -1,0 +1,24 @@
+//! A real Envoy asks the real binary, as in production. `SLUICE_TEST_ENVOY` names the Envoy; without it these tests fail.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
+
+#[path = "../support/http.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod http;
+#[path = "../support/process.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod process;
+#[path = "../support/sluice.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod sluice;
+#[path = "../support/wait.rs"]
+mod wait;
+
+#[cfg(feature = "tigerbeetle")]
+#[path = "../it/tigerbeetle.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod tigerbeetle;
+
+mod envoy;
+mod leases;
+mod limited;
