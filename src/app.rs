@@ -66,6 +66,7 @@ pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
     pub service: Arc<Service>,
+    pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
     stop_grpc: CancellationToken,
     stop_rest: CancellationToken,
@@ -114,19 +115,20 @@ impl App {
         tasks.spawn(named("admin", admin::serve(admin_listener, admin_state, gate, stop_rest.clone())));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
-        tasks.spawn(until(stop_rest.clone(), watch::run(control, options.config_dir, sources)));
+        tasks.spawn(until(stop_rest.clone(), watch::run(Arc::clone(&control), options.config_dir, sources)));
         let Ok(health) = health_set.await else {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
         health.set(service.ready().is_ok()).await;
         tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health)));
-        Ok(Self { grpc, admin, service, stop_grpc, stop_rest, tasks })
+        Ok(Self { grpc, admin, service, control, stop_grpc, stop_rest, tasks })
     }
 
     /// Returns when a part of it ends by itself, which none should.
     pub async fn failed(&mut self) -> String {
         loop {
             match self.tasks.join_next().await {
+                // Who keeps events of a ledger that has none is done at once.
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(reason))) => return reason,
                 Some(Err(error)) => return error.to_string(),

@@ -25,6 +25,16 @@ mod malformed;
 mod hints;
 mod matching;
 
+mod live;
+mod live_api;
+mod live_files;
+mod live_load;
+mod live_plan;
+mod live_state;
+#[cfg(feature = "tigerbeetle")]
+mod live_tigerbeetle;
+mod live_token;
+
 mod lease_rows;
 mod lease_scenario;
 mod leases;
