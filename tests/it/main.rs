@@ -17,6 +17,7 @@ mod wire;
 
 mod app;
 mod cli;
+mod footprint;
 mod malformed;
 mod matching;
 
