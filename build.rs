@@ -5,12 +5,48 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: &[&str] = &["proto/envoy/service/ratelimit/v3/rls.proto"];
+const ENVOY: &str = "proto/envoy/service/ratelimit/v3/rls.proto";
+const LEASES: &str = "proto/sluice/v1/lease.proto";
+
+/// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
+const JSON_IN: &str = "#[derive(serde::Deserialize)] #[serde(default, deny_unknown_fields)]";
+const JSON_OUT: &str = "#[derive(serde::Serialize)]";
+const EMPTY_IS_NULL: &str = "#[serde(serialize_with = \"crate::grpc::pb::empty_is_null\")]";
+const NULL_IS_EMPTY: &str = "#[serde(deserialize_with = \"crate::grpc::pb::null_is_empty\")]";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(FILES, ["proto"])?;
+    let descriptors = protox::compile([ENVOY, LEASES], ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    lease_api()?;
     Ok(())
+}
+
+fn lease_api() -> Result<(), Box<dyn std::error::Error>> {
+    let mut builder = tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .codec_path("crate::grpc::codec::ProtoCodec");
+    for message in ["Requirement", "Actual", "ReserveRequest", "CompleteRequest"] {
+        builder = builder.message_attribute(format!("sluice.v1.{message}"), JSON_IN);
+    }
+    for message in ["ReserveBatchRequest", "CompleteBatchRequest"] {
+        builder = builder.message_attribute(format!("sluice.v1.{message}"), JSON_IN);
+    }
+    for message in ["ReserveResponse", "CompleteResponse", "ReserveBatchResponse", "CompleteBatchResponse"] {
+        builder = builder.message_attribute(format!("sluice.v1.{message}"), JSON_OUT);
+    }
+    for field in ["ReserveRequest.lease_id", "ReserveRequest.job_id"] {
+        builder = builder.field_attribute(format!("sluice.v1.{field}"), NULL_IS_EMPTY);
+    }
+    for field in ["CompleteRequest.lease_id", "CompleteRequest.lease_token", "CompleteRequest.actuals"] {
+        builder = builder.field_attribute(format!("sluice.v1.{field}"), NULL_IS_EMPTY);
+    }
+    for field in ["lease_id", "lease_token", "reserved_at_unix_ms", "error", "detail", "limit", "reason"] {
+        builder = builder.field_attribute(format!("sluice.v1.ReserveResponse.{field}"), EMPTY_IS_NULL);
+    }
+    for field in ["error", "detail"] {
+        builder = builder.field_attribute(format!("sluice.v1.CompleteResponse.{field}"), EMPTY_IS_NULL);
+    }
+    Ok(builder.compile_fds(protox::compile([LEASES], ["proto"])?)?)
 }

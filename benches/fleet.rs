@@ -3,8 +3,12 @@
 use std::num::NonZeroU32;
 
 use sluice::retry::RetryHint;
-use sluice::retry::fleet::{Fleet, RollingModel, patient_policy};
 use sluice::retry::policy::RetryPolicy;
+
+#[path = "../tests/support/fleet.rs"]
+mod fleet;
+
+use fleet::{Fleet, patient_policy};
 
 type Wait = fn(u32, RetryHint, &mut fastrand::Rng) -> u64;
 
@@ -38,8 +42,7 @@ fn main() {
             "denied clients", "goodput", "attempts per admission", "attempts/s", "mean wait", "p99 wait"
         );
         for (manner, wait) in MANNERS {
-            let mut limit = RollingModel::new(capacity, window);
-            let report = fleet.run(&policy, &mut limit, 1, wait);
+            let report = fleet.run(&policy, 1, wait);
             println!(
                 "  {manner:38} {:>7.1}% {:>22.2} {:>10.1} {:>8.1} s {:>7.1} s",
                 report.goodput * 100.0,

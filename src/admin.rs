@@ -8,33 +8,69 @@
 //! | `POST /json` | a RateLimitRequest as proto3 JSON: 200, 429, 400, 503 |
 //! | `GET /rlconfig` | the limits in force, a line each |
 //! | `GET /v1/limits`, `GET /v1/limits/{key}` | limits with what is used |
+//! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
+//! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
 //! | `GET /v1/config` | version, files, problems |
+//! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
+//! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
+//! | `GET /v1/leases/{id}` | a lease of this instance: state, limits, age |
+//! | `GET /v1/config/limits` | every limit of every file, for `sluice check --against` |
 //!
-//! JSON errors are `{"error": …, "detail": …}`.
+//! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
 
+pub mod config;
 mod error;
+mod gate;
 mod json;
+mod lease;
 mod limits;
+mod retry;
 mod rlconfig;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRef, State};
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post};
-use serde::Serialize;
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock;
+use crate::control::Control;
 use crate::listen::Listener;
 use crate::service::Service;
 use error::ApiError;
+pub use gate::Gate;
 
 /// Bodies read at most.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// The body of one limit at most, because Sluice remembers it.
+const LIMIT_BYTES_MAX: usize = 16 << 10;
 
-pub fn router(service: Arc<Service>) -> Router {
+/// What routes work on.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    pub service: Arc<Service>,
+    pub control: Arc<Control>,
+}
+
+impl FromRef<Admin> for Arc<Service> {
+    fn from_ref(admin: &Admin) -> Self {
+        Arc::clone(&admin.service)
+    }
+}
+
+impl FromRef<Admin> for Arc<Control> {
+    fn from_ref(admin: &Admin) -> Self {
+        Arc::clone(&admin.control)
+    }
+}
+
+pub fn router(admin: Admin, gate: Gate) -> Router {
+    let written = put(limits::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
+    let policy = put(retry::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     Router::new()
         .route("/livez", get(async || "OK"))
         .route("/readyz", get(ready))
@@ -42,9 +78,16 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/metrics", get(metrics))
         .route("/json", post(json::post))
         .route("/rlconfig", get(rlconfig::get))
-        .route("/v1/limits", get(limits::list))
-        .route("/v1/limits/{key}", get(limits::one))
-        .route("/v1/config", get(config))
+        .route("/v1/reserve", post(lease::reserve))
+        .route("/v1/complete", post(lease::complete))
+        .route("/v1/reserve/batch", post(lease::reserve_batch))
+        .route("/v1/complete/batch", post(lease::complete_batch))
+        .route("/v1/leases/{id}", get(lease::one))
+        .route("/v1/limits", get(limits::list).merge(written))
+        .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
+        .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))
+        .route("/v1/config", get(config::get))
+        .route("/v1/config/limits", get(config::limits))
         .fallback(async || ApiError::not_found("no such route", "GET /v1/config is a place to start"))
         .method_not_allowed_fallback(async || {
             ApiError::new(
@@ -54,16 +97,18 @@ pub fn router(service: Arc<Service>) -> Router {
             )
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(service)
+        .layer(middleware::from_fn_with_state(gate, gate::check))
+        .with_state(admin)
 }
 
 /// Serves until `stop`, then lets calls in flight finish.
 pub async fn serve(
     listener: Listener,
-    service: Arc<Service>,
+    admin: Admin,
+    gate: Gate,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    let router = router(service);
+    let router = router(admin, gate);
     let stopped = stop.cancelled_owned();
     match listener {
         Listener::Tcp(listener) => axum::serve(listener, router).with_graceful_shutdown(stopped).await,
@@ -80,6 +125,8 @@ async fn ready(State(service): State<Arc<Service>>) -> Response {
 
 async fn metrics(State(service): State<Arc<Service>>) -> Response {
     limits::fill_gauges(&service).await;
+    let (policy, now_ms) = (&service.live.load().retry, clock::monotonic_ms());
+    service.metrics.retry_budget_ratio.set(service.admission.retry.budget_ratio(policy, now_ms));
     match service.metrics.encode() {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -87,33 +134,4 @@ async fn metrics(State(service): State<Arc<Service>>) -> Response {
         }
         Err(error) => ApiError::internal("metrics could not be written", &error).into_response(),
     }
-}
-
-#[derive(Serialize)]
-struct ConfigView {
-    version: u64,
-    loaded_at: u64,
-    files: Vec<String>,
-    problems: Vec<ProblemView>,
-    failing_since: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct ProblemView {
-    file: String,
-    line: u32,
-    field: String,
-    message: String,
-}
-
-async fn config(State(service): State<Arc<Service>>) -> Response {
-    let snapshot = service.live.load_full();
-    let view = ConfigView {
-        version: snapshot.version,
-        loaded_at: snapshot.loaded_at_unix_ms,
-        files: snapshot.files.clone(),
-        problems: Vec::new(),
-        failing_since: None,
-    };
-    Json(view).into_response()
 }

@@ -4,16 +4,17 @@
 //! neither protobuf nor HTTP, and never reads a balance to decide.
 
 mod answer;
+mod chain;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use self::chain::{UndoOnDrop, chain_of, chain_of_one, lease_id};
+
 pub use self::answer::{Code, Decision, Denial, Status};
 use crate::clock;
-use crate::ledger::{
-    self, Action, Chain, Hold, Keep, Ledger, LedgerError, OnFailure, Outcome, Refusal, Transfer, Verdict,
-};
+use crate::ledger::{self, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
 use crate::limit::{Accounts, LeaseId};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::{Retry, RetryHint};
@@ -29,6 +30,17 @@ pub struct Request<'a> {
     pub is_retry: bool,
     /// What the caller calls this request, so that sending it twice charges once.
     pub request_id: Option<&'a str>,
+}
+
+/// What a reservation is called in the ledger.
+#[derive(Debug, Clone, Copy)]
+pub enum Name<'a> {
+    /// Something new.
+    Fresh,
+    /// As the request that asks for it, so that sending it twice charges once.
+    Request(&'a str),
+    /// As the caller wants.
+    Lease(&'a LeaseId),
 }
 
 /// Why a request has no answer.
@@ -56,7 +68,7 @@ pub struct Admission {
 #[derive(Debug, Default)]
 struct Findings {
     failed: u32,
-    /// Quota requirements that are over and were left out for it.
+    /// Quota requirements that are over and were left out for it, and shadow ones that could not be counted.
     left_out: u32,
     available: SmallVec<[Option<u64>; 4]>,
 }
@@ -93,36 +105,56 @@ impl Admission {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
         let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
-        let mut findings = Findings::of(&plan);
+        let name = request.request_id.map_or(Name::Fresh, Name::Request);
+        self.admit(snapshot, &plan, name, now_ms).await
+    }
 
-        let never = never_fits(&plan);
-        if never != 0 && !leave_out(&plan, &mut findings, never) {
+    /// The rungs below the plan, for those who know what they want.
+    pub async fn admit(
+        &self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        name: Name<'_>,
+        now_ms: u64,
+    ) -> Result<Decision, DecideError> {
+        let mut findings = Findings::of(plan);
+        let never = never_fits(plan);
+        if never != 0 && !leave_out(plan, &mut findings, never) {
             findings.failed |= never;
-            self.peek_the_rest(&plan, &mut findings);
-            return Ok(Decision::denied(&plan, &findings, Reason::NeverFits, None));
+            self.peek_the_rest(plan, &mut findings);
+            return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
-        let lease = match self.reserve(&plan, request, &mut findings).await {
-            Ok(Ok(lease)) => lease,
-            Ok(Err(reason)) => {
-                self.count_per_limit(&plan, &findings);
-                let hint = self.hint(snapshot, &plan, &findings, reason, now_ms);
-                self.peek_the_rest(&plan, &mut findings);
-                return Ok(Decision::denied(&plan, &findings, reason, Some(hint.ms)));
+        // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
+        let reserved_at_unix_ms = clock::unix_ms();
+        let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
+            Ok(Ok(id)) => id,
+            Ok(Err(code)) => {
+                let reason = reason_of(code);
+                self.count_per_limit(plan, &findings);
+                let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
+                self.peek_the_rest(plan, &mut findings);
+                let denied = Decision::denied(plan, &findings, reason, Some(hint.ms));
+                return Ok(Decision { refused: Some(code), ..denied });
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
-                findings.failed = everything(&plan);
-                return Ok(Decision::denied(&plan, &findings, Reason::QueueFull, Some(hint.ms)));
+                findings.failed = everything(plan);
+                return Ok(Decision::denied(plan, &findings, Reason::QueueFull, Some(hint.ms)));
             }
-            Err(error) => return self.without_ledger(snapshot, &plan, error),
+            Err(error) => return self.without_ledger(snapshot, plan, error),
         };
         // From here on it succeeds.
-        self.count_per_limit(&plan, &findings);
-        self.count_shadows(&plan, request, &lease, &mut findings).await;
-        self.retry.on_allowed(charged(&plan, &findings).map(|requirement| requirement.account.id), now_ms);
-        charged(&plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
-        self.peek_the_rest(&plan, &mut findings);
-        Ok(Decision::allowed(&plan, &findings, lease))
+        self.count_per_limit(plan, &findings);
+        self.count_shadows(plan, name, &id, &mut findings).await;
+        self.retry.on_allowed(charged(plan, &findings).map(|requirement| requirement.account.id), now_ms);
+        charged(plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
+        self.peek_the_rest(plan, &mut findings);
+        Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
+    }
+
+    /// Gives back what was reserved for a caller that left before it was told.
+    pub fn give_back(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) {
+        self.ledger.give_back(chain_of(plan, name, id, 0).0);
     }
 
     /// The ledger failed and said nothing: `on_failure` decides.
@@ -163,13 +195,14 @@ impl Admission {
     async fn reserve(
         &self,
         plan: &Plan,
-        request: &Request<'_>,
+        name: Name<'_>,
+        now_unix_ms: u64,
         findings: &mut Findings,
-    ) -> Result<Result<LeaseId, Reason>, LedgerError> {
+    ) -> Result<Result<LeaseId, ledger::Code>, LedgerError> {
         let mut attempt = 0;
         loop {
-            let lease = lease_id(request.request_id, attempt);
-            let (chain, members) = chain_of(plan, request.request_id.is_some(), &lease, findings.left_out);
+            let lease = lease_id(name, attempt, now_unix_ms);
+            let (chain, members) = chain_of(plan, name, &lease, findings.left_out);
             if members.is_empty() {
                 return Ok(Ok(lease));
             }
@@ -179,13 +212,14 @@ impl Admission {
             }
             let Verdict::Refused(refusal) = verdict else { return Ok(Ok(lease)) };
             let failed = failed_requirements(&members, refusal);
-            if refusal.code == ledger::Code::Abandoned && attempt < ATTEMPTS_MAX {
+            let may_rename = !matches!(name, Name::Lease(_)) && attempt < ATTEMPTS_MAX;
+            if refusal.code == ledger::Code::Abandoned && may_rename {
                 attempt += 1;
                 continue;
             }
             if !leave_out(plan, findings, failed) {
                 findings.failed |= failed;
-                return Ok(Err(reason_of(refusal.code)));
+                return Ok(Err(refusal.code));
             }
             attempt += 1;
         }
@@ -199,28 +233,31 @@ impl Admission {
     }
 
     /// Shadow limits count what was admitted and never deny: each is a chain of its own, after the real one.
-    async fn count_shadows(
-        &self,
-        plan: &Plan,
-        request: &Request<'_>,
-        lease: &LeaseId,
-        findings: &mut Findings,
-    ) {
+    async fn count_shadows(&self, plan: &Plan, name: Name<'_>, lease: &LeaseId, findings: &mut Findings) {
+        let is_shadow = |requirement: &Requirement| requirement.enforcement == Enforcement::Shadow;
+        if !plan.requirements.iter().any(is_shadow) {
+            return;
+        }
+        // The caller may leave while this waits for the ledger.
+        let undo = UndoOnDrop::new(&self.ledger, chain_of(plan, name, lease, findings.left_out).0);
         for (index, requirement) in plan.requirements.iter().enumerate() {
-            if requirement.enforcement != Enforcement::Shadow || requirement.amount == 0 {
+            if !is_shadow(requirement) || requirement.amount == 0 {
                 continue;
             }
-            let transfers = SmallVec::from_iter([transfer_of(requirement)]);
-            let keep = keep(request.request_id.is_some(), needs_completion(requirement));
-            let chain = Chain { lease: lease.clone(), keep, transfers };
             // A ledger that fails now costs a count of a limit that denies nobody.
-            if let Ok(outcome) = self.ledger.apply(chain).await {
-                findings.available[index] = outcome.available.first().copied();
-                if outcome.verdict != Verdict::Done {
+            let counted = self.ledger.apply(chain_of_one(requirement, name, lease)).await;
+            let counted = counted.is_ok_and(|Outcome { verdict, available }| {
+                findings.available[index] = available.first().copied();
+                if verdict != Verdict::Done {
                     self.metrics.shadow_denials.inc();
                 }
+                verdict == Verdict::Done
+            });
+            if !counted {
+                findings.left_out |= 1 << index;
             }
         }
+        undo.keep();
     }
 
     /// The largest hint over the requirements that failed.
@@ -308,54 +345,6 @@ fn up_to(n: u64) -> u64 {
     fastrand::u64(0..=n)
 }
 
-fn lease_id(request_id: Option<&str>, attempt: u32) -> LeaseId {
-    let unix_ms = clock::unix_ms();
-    match request_id {
-        None => LeaseId::fresh(unix_ms, fastrand::u128(..)),
-        Some(id) if attempt == 0 => LeaseId::of_request(id, unix_ms),
-        Some(id) => LeaseId::of_request(&format!("{id}#{attempt}"), unix_ms),
-    }
-}
-
-fn needs_completion(requirement: &Requirement) -> bool {
-    requirement.reconcile || requirement.spec.kind.is_concurrency()
-}
-
-fn transfer_of(requirement: &Requirement) -> Transfer {
-    let hold = Hold {
-        amount: requirement.amount,
-        lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
-        capacity: requirement.spec.capacity,
-    };
-    Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
-}
-
-/// The chain of what can deny, and the requirement behind each of its transfers.
-fn chain_of(plan: &Plan, named: bool, lease: &LeaseId, left_out: u32) -> (Chain, SmallVec<[usize; 4]>) {
-    let mut members = SmallVec::new();
-    let mut transfers = SmallVec::new();
-    let mut completed = false;
-    for (index, requirement) in plan.requirements.iter().enumerate() {
-        let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
-        if !counts || left_out & (1 << index) != 0 {
-            continue;
-        }
-        completed |= needs_completion(requirement);
-        members.push(index);
-        transfers.push(transfer_of(requirement));
-    }
-    (Chain { lease: lease.clone(), keep: keep(named, completed), transfers }, members)
-}
-
-/// Who may name a chain again: its caller, who gave it a name, or whoever completes it.
-fn keep(named: bool, completed: bool) -> Keep {
-    match (named, completed) {
-        (true, _) => Keep::ForRetries,
-        (false, true) => Keep::ForCompletion,
-        (false, false) => Keep::Nothing,
-    }
-}
-
 fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {
     let failed = members.iter().enumerate().filter(|(place, _)| refusal.failed & (1 << place) != 0);
     failed.fold(0, |mask, (_, member)| mask | 1 << member)
@@ -364,11 +353,13 @@ fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {
 fn reason_of(code: ledger::Code) -> Reason {
     match code {
         ledger::Code::LimitDecreasing => Reason::LimitDecreasing,
-        ledger::Code::ExceedsCredits | ledger::Code::IdAlreadyFailed => Reason::OverLimit,
+        // A name that was given back is like one that was refused: another one is needed.
+        ledger::Code::ExceedsCredits | ledger::Code::IdAlreadyFailed | ledger::Code::Abandoned => {
+            Reason::OverLimit
+        }
         ledger::Code::ExistsWithDifferentFields
         | ledger::Code::PendingTransferNotFound
         | ledger::Code::PendingTransferExpired
-        | ledger::Code::PendingTransferAlreadyVoided
-        | ledger::Code::Abandoned => Reason::BackendError,
+        | ledger::Code::PendingTransferAlreadyVoided => Reason::BackendError,
     }
 }

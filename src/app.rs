@@ -8,20 +8,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
+use crate::config::settings;
+use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
 use crate::config::settings::value::{self, LedgerUri, Listen};
-use crate::config::{Loaded, Settings};
+use crate::config::{Loaded, Problem, Settings};
+use crate::control::{Composed, Control, compose, watch};
+use crate::lease::Desk;
+use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
-use crate::ledger::{Backend, Ledger, OnFailure, Want};
+use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
 use crate::limit::Accounts;
 use crate::listen::Listener;
 use crate::retry::Retry;
-use crate::retry::backoff::Backoff;
 use crate::service::Service;
 use crate::snapshot::Snapshot;
+use crate::state::{Broken, State};
 use crate::telemetry::Metrics;
 use crate::{admin, clock, grpc};
 
@@ -45,6 +52,12 @@ pub enum StartError {
     Bind(&'static str, Listen, #[source] std::io::Error),
     #[error("{0}")]
     Ledger(String),
+    #[error("leases: {0}")]
+    Secrets(String),
+    #[error("{0}")]
+    AdminToken(String),
+    #[error(transparent)]
+    State(#[from] Broken),
 }
 
 /// A running server.
@@ -53,6 +66,7 @@ pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
     pub service: Arc<Service>,
+    pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
     stop_grpc: CancellationToken,
     stop_rest: CancellationToken,
@@ -62,7 +76,10 @@ pub struct App {
 impl App {
     /// Binds, connects and serves. When it returns, the sockets are open.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Loaded { settings, hot } = options.loaded;
+        let Loaded { settings, hot, sources } = options.loaded;
+        let gate = gate(&settings)?;
+        let state = State::load(&options.state_dir)?;
+        let composed = compose(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
         let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
         let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
@@ -71,15 +88,21 @@ impl App {
             Listen::Tcp(address) => address,
             Listen::Unix(_) => settings.admin.listen,
         };
+        let signer = open_signer(&settings.leases)?;
         let metrics = Arc::new(Metrics::default());
-        let ledger = open_ledger(&settings, &metrics)?;
+        let (events, capacity_events) = mpsc::unbounded_channel();
+        let ledger = open_ledger(&settings, &metrics, events)?;
         metrics.reloaded(true);
-        let snapshot = Snapshot::new(1, clock::unix_ms(), hot, &metrics);
+        let Composed { hot, retry_override, taken_over } = composed;
+        let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
         let admission =
             Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
-        let service = Arc::new(Service::new(live, admission, metrics));
+        let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
+        let service = Arc::new(Service::new(live, admission, desk, metrics));
+        let control = Arc::new(Control::new(Arc::clone(&service), state));
+        control.taken_over(&taken_over).await;
 
         let stop_grpc = CancellationToken::new();
         let stop_rest = CancellationToken::new();
@@ -88,22 +111,24 @@ impl App {
         let serving =
             grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
         tasks.spawn(named("grpc", serving));
-        tasks.spawn(named("admin", admin::serve(admin_listener, Arc::clone(&service), stop_rest.clone())));
-        let provisioning = provision(Arc::clone(&service));
-        tasks.spawn(until(stop_rest.clone(), provisioning));
+        let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
+        tasks.spawn(named("admin", admin::serve(admin_listener, admin_state, gate, stop_rest.clone())));
+        tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
+        tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
+        tasks.spawn(until(stop_rest.clone(), watch::run(Arc::clone(&control), options.config_dir, sources)));
         let Ok(health) = health_set.await else {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
         health.set(service.ready().is_ok()).await;
         tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health)));
-        Ok(Self { grpc, admin, service, stop_grpc, stop_rest, tasks })
+        Ok(Self { grpc, admin, service, control, stop_grpc, stop_rest, tasks })
     }
 
     /// Returns when a part of it ends by itself, which none should.
     pub async fn failed(&mut self) -> String {
         loop {
             match self.tasks.join_next().await {
-                // Accounts that only had to be made are done.
+                // Who keeps events of a ledger that has none is done at once.
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(reason))) => return reason,
                 Some(Err(error)) => return error.to_string(),
@@ -116,21 +141,18 @@ impl App {
     ///
     /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
     /// 2. the gRPC port finishes its calls, and only then
-    /// 3. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    /// 3. the completions that their callers did not wait for: a call that finishes may start one;
+    /// 4. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 4. the admin port goes last, so that whoever watches can see all of it.
+    /// 5. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(mut self) {
         self.service.start_draining();
         self.stop_grpc.cancel();
-        let drained = async {
-            // Health clients hold streams open for as long as they like.
-            while self.service.calls_in_flight() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
-            tracing::warn!(calls = self.service.calls_in_flight(), "calls did not finish in time");
+        // Calls, not connections: health clients hold streams open for as long as they like.
+        if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {
+            tracing::warn!("calls did not finish in time");
         }
+        self.service.desk.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
         self.stop_rest.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -156,7 +178,42 @@ async fn until(stop: CancellationToken, task: impl Future<Output = ()>) -> Resul
     Ok(())
 }
 
-fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, StartError> {
+/// What signs lease tokens.
+fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
+    let secrets = match &leases.secrets_file {
+        Some(path) => read_secrets(path).map_err(StartError::Secrets)?,
+        None => leases.secrets.clone(),
+    };
+    if let Some(signer) = Signer::new(secrets.iter().map(|secret| secret.expose().as_bytes())) {
+        return Ok(signer);
+    }
+    tracing::warn!(
+        "leases.secrets is not set: lease tokens are signed with a secret made up for this process. They can't be \
+         completed by other instances, nor by this one after a restart; what they hold then comes back when it expires"
+    );
+    Signer::made_up().map_err(|error| StartError::Secrets(format!("no randomness: {error}")))
+}
+
+/// Who may use the admin port.
+fn gate(settings: &Settings) -> Result<Gate, StartError> {
+    let admin = &settings.admin;
+    let token = match (&admin.token, &admin.token_file) {
+        (Some(token), _) => Some(token.clone()),
+        (None, Some(file)) => Some(read_token(file).map_err(StartError::AdminToken)?),
+        (None, None) => None,
+    };
+    check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::AdminToken)?;
+    Ok(Gate::new(token.as_ref(), admin.open_reads))
+}
+
+fn unfit(state: &State, problems: &[Problem]) -> Broken {
+    let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    state.override_does_not_fit(&words.join("; "))
+}
+
+type Events = mpsc::UnboundedSender<CapacityEvent>;
+
+fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>, events: Events) -> Result<Ledger, StartError> {
     let on_failure = match settings.ledger.on_failure {
         value::OnFailure::Error => OnFailure::Error,
         value::OnFailure::Allow => OnFailure::Allow,
@@ -169,7 +226,7 @@ fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Ledger, St
             Backend::Memory(Memory::default())
         }
         LedgerUri::TigerBeetle { cluster, addresses } => {
-            open_tigerbeetle(settings, metrics, *cluster, addresses)?
+            open_tigerbeetle(settings, metrics, *cluster, addresses, events)?
         }
     };
     Ok(Ledger::new(backend, on_failure))
@@ -181,6 +238,7 @@ fn open_tigerbeetle(
     metrics: &Arc<Metrics>,
     cluster: u128,
     addresses: &[String],
+    events: Events,
 ) -> Result<Backend, StartError> {
     use crate::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
     let options = Options {
@@ -191,30 +249,22 @@ fn open_tigerbeetle(
         },
         timeout: Duration::from_millis(settings.ledger.timeout_ms),
         queue_max: settings.ledger.queue_max,
-        events: None,
+        events: Some(events),
     };
     Ok(Backend::TigerBeetle(TigerBeetle::start(options, Arc::clone(metrics))))
 }
 
 #[cfg(not(feature = "tigerbeetle"))]
-fn open_tigerbeetle(_: &Settings, _: &Arc<Metrics>, _: u128, _: &[String]) -> Result<Backend, StartError> {
+fn open_tigerbeetle(
+    _: &Settings,
+    _: &Arc<Metrics>,
+    _: u128,
+    _: &[String],
+    _: Events,
+) -> Result<Backend, StartError> {
     let text = "this binary was built without TigerBeetle: build it with `make build-tigerbeetle` \
                 (cargo's feature `tigerbeetle`), or use --ledger memory";
     Err(StartError::Ledger(text.to_owned()))
-}
-
-/// Named limits are made before anybody asks; the ledger may be away at start.
-async fn provision(service: Arc<Service>) {
-    let mut backoff = Backoff::default();
-    loop {
-        let snapshot = service.live.load_full();
-        let wants: Vec<Want> = snapshot.registry.named().map(|limit| limit.want()).collect();
-        match service.admission.ledger.provision(wants).await {
-            Ok(()) => return,
-            Err(error) => tracing::debug!(%error, "named limits could not be made yet"),
-        }
-        tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-    }
 }
 
 /// Frees what expired and tells health checks what readiness is.
@@ -222,6 +272,7 @@ async fn keep_house(service: Arc<Service>, health: grpc::Health) {
     let mut was_ready = None;
     loop {
         service.admission.ledger.sweep();
+        service.desk.sweep();
         let ready = service.ready().is_ok();
         if was_ready != Some(ready) {
             health.set(ready).await;

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
 /// Envoy's rate-limit service over a ledger: limits that hold, and clients that are told when to come back.
@@ -33,6 +34,7 @@ enum Command {
     /// Name every mistake of every file, with its line
     ///
     /// Reads the same files as `serve`, and exits 1 if anything in them is wrong.
+    #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
     /// Ask a running server once, as Envoy would, and print its answer
     ///
@@ -52,6 +54,13 @@ Examples:
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+
+const CHECK_HELP: &str = "\
+Examples:
+  sluice check
+  sluice check --config-dir new --against http://127.0.0.1:8080    what would change, like a plan
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
 
 const TRY_HELP: &str = "\
 Examples:
@@ -92,6 +101,9 @@ struct ServeArgs {
 struct CheckArgs {
     #[command(flatten)]
     config: ConfigDir,
+    /// Name every limit that a reload of these files would change in the server with this admin URL, and how
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +177,15 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
         }
     }
+}
+
+/// A secret is no flag: every process on the machine can read those.
+const ADMIN_TOKEN: &str = "SLUICE_ADMIN_TOKEN";
+
+/// The admin token of the environment. An empty one is none.
+fn admin_token() -> Option<Secret> {
+    let token = std::env::var(ADMIN_TOKEN).ok()?;
+    Some(token.trim()).filter(|token| !token.is_empty()).map(Secret::new)
 }
 
 /// Prints an error and what caused it.

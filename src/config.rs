@@ -22,7 +22,7 @@ mod tests;
 use std::path::Path;
 
 pub use self::files::{SourceFile, Sources};
-pub use self::limits::{LoadedLimits, load_limits};
+pub use self::limits::{LoadedLimits, limit_from_json, load_limits};
 pub use self::problem::Problem;
 use self::problem::Problems;
 pub use self::retry::{load_retry_policy, retry_policy_from_json};
@@ -38,10 +38,12 @@ pub const DEFAULT_DIR: &str = "config";
 pub struct Loaded {
     pub settings: Settings,
     pub hot: Hot,
+    /// What `hot` was made of, so that whoever watches the files knows what is live already.
+    pub sources: Sources,
 }
 
 /// What can change without a restart: one snapshot of all hot files.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Hot {
     pub registry: Registry,
     pub retry_policy: RetryPolicy,
@@ -55,14 +57,14 @@ pub struct Hot {
 pub fn load(named: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
     let dir = named.unwrap_or(Path::new(DEFAULT_DIR));
     if named.is_none() && !dir.exists() {
-        return check(None, &Sources::default());
+        return check(None, Sources::default());
     }
     let mut sources = Sources::read(dir);
     let settings = files::read_settings(dir).unwrap_or_else(|problem| {
         sources.problems.push(problem);
         None
     });
-    check(settings.as_ref(), &sources)
+    check(settings.as_ref(), sources)
 }
 
 /// Checks hot files. A named limit that `previous` has too keeps its account.
@@ -72,11 +74,11 @@ pub fn load_hot(sources: &Sources, previous: Option<&Registry>) -> Result<Hot, V
     problems.finish().map(|warnings| Hot { warnings, ..hot })
 }
 
-fn check(settings: Option<&SourceFile>, sources: &Sources) -> Result<Loaded, Vec<Problem>> {
+fn check(settings: Option<&SourceFile>, sources: Sources) -> Result<Loaded, Vec<Problem>> {
     let mut problems = Problems::default();
     let settings = settings::read(settings, &mut problems);
-    let hot = read_hot(sources, None, &mut problems);
-    problems.finish().map(|warnings| Loaded { settings, hot: Hot { warnings, ..hot } })
+    let hot = read_hot(&sources, None, &mut problems);
+    problems.finish().map(|warnings| Loaded { settings, hot: Hot { warnings, ..hot }, sources })
 }
 
 fn read_hot(sources: &Sources, previous: Option<&Registry>, problems: &mut Problems) -> Hot {

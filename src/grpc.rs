@@ -1,8 +1,9 @@
-//! The gRPC port: Envoy's rate-limit service, health and reflection on one listener.
+//! The gRPC port: Envoy's rate-limit service, the lease API, health and reflection on one listener.
 //!
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
 mod codec;
+pub mod lease;
 pub mod pb;
 pub mod rls;
 pub mod status;
@@ -25,8 +26,8 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Service names that health checks ask for: the server, envoyproxy/ratelimit's name, and the full one.
-const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", rls::SERVICE_NAME];
+/// Service names that health checks ask for: the server, envoyproxy/ratelimit's name, and the full ones.
+const HEALTH_NAMES: [&str; 4] = ["", "ratelimit", rls::SERVICE_NAME, lease::SERVICE_NAME];
 
 /// Tells gRPC health checks what readiness is.
 #[derive(Debug, Clone)]
@@ -62,7 +63,8 @@ pub async fn serve(
         .http2_max_pending_accept_reset_streams(Some(STREAMS_PER_CONNECTION_MAX as usize))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .add_service(rls::RateLimitServer::new(service))
+        .add_service(rls::RateLimitServer::new(Arc::clone(&service)))
+        .add_service(lease::server(service))
         .add_service(health_service)
         .add_service(reflection);
     let stopped = stop.cancelled_owned();

@@ -13,7 +13,8 @@
 //! first transfer exists was done, and is a success. A reserve that was refused stays refused under that name.
 //!
 //! Capacity is part of every reserve: a ledger raises an account to it at once, and lowers it only when that much is
-//! free; until then it refuses with `LimitDecreasing`.
+//! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
+//! already, and mostly it gives something back.
 
 pub mod memory;
 #[cfg(feature = "tigerbeetle")]
@@ -220,9 +221,23 @@ impl Ledger {
         match &self.backend {
             Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
             #[cfg(feature = "tigerbeetle")]
-            Backend::TigerBeetle(tigerbeetle) => {
-                tigerbeetle.apply(chain, tigerbeetle.timeout().max(COMPLETION_TIMEOUT)).await
-            }
+            Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
+                // What was reserved here while the real one was away comes back here.
+                OnFailure::Local { share } if self.local.knows(&chain.lease) => {
+                    self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                }
+                _ => tigerbeetle.apply(chain, tigerbeetle.timeout().max(COMPLETION_TIMEOUT)).await,
+            },
+        }
+    }
+
+    /// Gives a reserve back whose caller has left before it was told of it.
+    pub fn give_back(&self, chain: Chain) {
+        match &self.backend {
+            // A caller can't leave in the middle of what never waits.
+            Backend::Memory(_) => drop(chain),
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.give_back(chain),
         }
     }
 

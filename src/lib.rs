@@ -8,11 +8,14 @@ pub mod app;
 pub mod admin;
 pub mod grpc;
 
+pub mod control;
 pub mod service;
 pub mod admission;
+pub mod lease;
 pub mod snapshot;
 
 pub mod listen;
+pub mod state;
 pub mod config;
 
 pub mod registry;

@@ -3,6 +3,7 @@
 //! Plain data that is valid once it exists. Knows nothing of descriptors, ledgers or the wire.
 
 pub mod account;
+pub mod definition;
 pub mod id;
 pub mod key;
 pub mod unit;
@@ -11,6 +12,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub use account::{Account, Accounts};
+pub use definition::Definition;
 pub use id::LeaseId;
 pub use key::LimitKey;
 pub use unit::Unit;

@@ -7,6 +7,9 @@ pub mod plan;
 
 pub mod tree;
 
+pub mod changes;
+pub mod outline;
+
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -32,10 +35,10 @@ impl NamedLimit {
     }
 }
 
-/// Every limit of every file.
-#[derive(Debug, Default)]
+/// Every limit of every file, and those that were made through the admin API. A clone shares what it can.
+#[derive(Debug, Clone, Default)]
 pub struct Registry {
-    domains: AHashMap<Box<str>, Level>,
+    domains: AHashMap<Box<str>, Arc<Level>>,
     named: AHashMap<LimitKey, Arc<NamedLimit>>,
 }
 
@@ -45,7 +48,7 @@ impl Registry {
         match self.domains.entry(name.into()) {
             std::collections::hash_map::Entry::Occupied(_) => Err(level),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(level);
+                place.insert(Arc::new(level));
                 Ok(())
             }
         }
@@ -62,6 +65,19 @@ impl Registry {
         }
     }
 
+    /// Puts a named limit in the place of the one with its key, if there is one.
+    pub fn put_named(&mut self, limit: Arc<NamedLimit>) {
+        self.named.insert(limit.account.key.clone(), limit);
+    }
+
+    pub fn remove_named(&mut self, key: &str) {
+        self.named.remove(key);
+    }
+
+    pub fn get_named(&self, key: &str) -> Option<&Arc<NamedLimit>> {
+        self.named.get(key)
+    }
+
     pub fn named(&self) -> impl Iterator<Item = &Arc<NamedLimit>> {
         self.named.values()
     }
@@ -71,7 +87,7 @@ impl Registry {
     }
 
     pub fn domain(&self, name: &str) -> Option<&Level> {
-        self.domains.get(name)
+        self.domains.get(name).map(|level| &**level)
     }
 
     /// The limit that `key` names: a named one, or a derived one whether or not a request ever used it.

@@ -17,8 +17,6 @@ mod window;
 
 pub mod backoff;
 
-pub mod fleet;
-
 use std::num::NonZeroU32;
 
 use crate::limit::Kind;

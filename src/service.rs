@@ -1,45 +1,50 @@
-//! What every way in shares: the live snapshot and the decision.
+//! What every way in shares: the live snapshot, the decision and the leases.
+
+pub mod complete;
+pub mod reserve;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::admission::Admission;
+use crate::lease::Desk;
 use crate::snapshot::Live;
-use crate::telemetry::Metrics;
+use crate::telemetry::{DomainCounters, Metrics};
+
+/// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
+const LEASE_API: &str = "lease_api";
 
 #[derive(Debug)]
 pub struct Service {
     pub live: Live,
     pub admission: Admission,
+    pub desk: Desk,
     pub metrics: Arc<Metrics>,
+    lease_api: Arc<DomainCounters>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
-    calls: AtomicUsize,
-}
-
-/// A call that has not been answered yet.
-#[derive(Debug)]
-pub struct Call<'s>(&'s Service);
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        self.0.calls.fetch_sub(1, Ordering::AcqRel);
-    }
+    calls: TaskTracker,
 }
 
 impl Service {
-    pub fn new(live: Live, admission: Admission, metrics: Arc<Metrics>) -> Self {
-        Self { live, admission, metrics, draining: AtomicBool::new(false), calls: AtomicUsize::new(0) }
+    pub fn new(live: Live, admission: Admission, desk: Desk, metrics: Arc<Metrics>) -> Self {
+        let lease_api = metrics.domain(LEASE_API);
+        let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
+        Self { live, admission, desk, metrics, lease_api, draining, calls }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.
-    pub fn call(&self) -> Call<'_> {
-        self.calls.fetch_add(1, Ordering::AcqRel);
-        Call(self)
+    pub fn call(&self) -> TaskTrackerToken {
+        self.calls.token()
     }
 
-    pub fn calls_in_flight(&self) -> usize {
-        self.calls.load(Ordering::Acquire)
+    /// Returns when no call is being worked on.
+    pub async fn finish_calls(&self) {
+        self.calls.close();
+        self.calls.wait().await;
     }
 
     pub fn start_draining(&self) {

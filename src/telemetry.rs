@@ -86,26 +86,29 @@ pub enum LeaseEvent {
     Forged,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LeaseLabel {
-    event: LeaseEventName,
-}
+impl LeaseEvent {
+    pub const ALL: [LeaseEvent; 5] = [
+        LeaseEvent::Reserved,
+        LeaseEvent::Completed,
+        LeaseEvent::ExpiredUnseen,
+        LeaseEvent::VoidedOnCancel,
+        LeaseEvent::Forged,
+    ];
 
-/// In the metric's spelling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct LeaseEventName(LeaseEvent);
-
-impl EncodeLabelValue for LeaseEventName {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let name = match self.0 {
+    fn name(self) -> &'static str {
+        match self {
             LeaseEvent::Reserved => "reserved",
             LeaseEvent::Completed => "completed",
             LeaseEvent::ExpiredUnseen => "expired_unseen",
             LeaseEvent::VoidedOnCancel => "voided_on_cancel",
             LeaseEvent::Forged => "forged",
-        };
-        EncodeLabelValue::encode(&name, encoder)
+        }
     }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LeaseLabel {
+    event: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -146,7 +149,8 @@ pub struct Metrics {
     pub ledger_batch_events: Histogram,
     pub ledger_batch_seconds: Histogram,
     pub ledger_queue_depth: Gauge,
-    leases: Family<LeaseLabel, Counter>,
+    /// In the order of [`LeaseEvent::ALL`]: there from the start, so that a rate can be taken of each.
+    leases: [Counter; LeaseEvent::ALL.len()],
     pub retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub limit_used: Family<LimitLabel, Gauge>,
@@ -169,7 +173,7 @@ impl Default for Metrics {
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
-            leases: Family::default(),
+            leases: Default::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             limit_used: Family::default(),
@@ -206,7 +210,10 @@ impl Metrics {
             "Chains waiting for the ledger",
             self.ledger_queue_depth.clone(),
         );
-        r.register("sluice_leases", "What became of leases", self.leases.clone());
+        let leases = Family::<LeaseLabel, Counter>::default();
+        r.register("sluice_leases", "What became of leases", leases.clone());
+        self.leases =
+            LeaseEvent::ALL.map(|event| leases.get_or_create_owned(&LeaseLabel { event: event.name() }));
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",
@@ -240,13 +247,22 @@ impl Metrics {
         })
     }
 
-    pub fn lease_event(&self, event: LeaseEvent) {
-        self.leases.get_or_create(&LeaseLabel { event: LeaseEventName(event) }).inc();
+    /// Counts it; how many of its kind there have been.
+    pub fn lease_event(&self, event: LeaseEvent) -> u64 {
+        self.leases[event as usize].inc() + 1
     }
 
     pub fn reloaded(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// A named limit is none any more: its gauges would stand still.
+    pub fn forget_limit(&self, limit: &str) {
+        let label = LimitLabel { limit: limit.to_owned() };
+        for family in [&self.limit_used, &self.limit_capacity, &self.limit_debt] {
+            family.remove(&label);
+        }
     }
 
     /// Counts an answer of a limit that opted into a label of its own.

@@ -7,6 +7,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 
+use crate::control::WriteError;
+
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -45,6 +47,19 @@ impl ApiError {
             _ => (StatusCode::SERVICE_UNAVAILABLE, "backend_error"),
         };
         Self::new(code, error, status.message())
+    }
+}
+
+impl From<WriteError> for ApiError {
+    fn from(error: WriteError) -> Self {
+        let (status, code) = match &error {
+            WriteError::OwnedByFile(_) => (StatusCode::CONFLICT, "owned_by_file"),
+            WriteError::TooMany => (StatusCode::CONFLICT, "too_many_limits"),
+            WriteError::Unknown => (StatusCode::NOT_FOUND, "unknown_limit_key"),
+            WriteError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            WriteError::NotSaved(_) => (StatusCode::INTERNAL_SERVER_ERROR, "not_saved"),
+        };
+        Self::new(status, code, error.to_string())
     }
 }
 

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Findings;
+use crate::lease::Lease;
+use crate::ledger;
 use crate::limit::{Kind, LeaseId, LimitKey, Unit};
 use crate::registry::{Enforcement, Plan, Requirement, Wanted};
+use crate::retry::RetryHint;
 use crate::telemetry::Reason;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +27,10 @@ pub struct Decision {
     pub denial: Option<Denial>,
     /// Why it is what it is.
     pub reason: Reason,
-    /// The lease that a completion must name, if one is needed.
-    pub lease: Option<LeaseId>,
+    /// The lease that a completion must name, if one is needed. Never in a denial.
+    pub lease: Option<Box<Lease>>,
+    /// What the ledger said, if it was the ledger that refused.
+    pub refused: Option<ledger::Code>,
 }
 
 #[derive(Debug, Clone)]
@@ -35,6 +40,18 @@ pub struct Denial {
     pub reason: Reason,
     /// `None` for what can never be admitted.
     pub retry_after_ms: Option<u64>,
+}
+
+impl Denial {
+    /// What the denied client is told in headers.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let hint = self.retry_after_ms.map(|ms| RetryHint { ms });
+        let retry_after = hint.map(|hint| ("retry-after", hint.retry_after_seconds().to_string()));
+        let retry_after_ms = hint.map(|hint| ("retry-after-ms", hint.ms.to_string()));
+        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", limit.as_str().to_owned()));
+        let reason = Some(("x-sluice-reason", self.reason.name().to_owned()));
+        [retry_after, retry_after_ms, limit, reason].into_iter().flatten()
+    }
 }
 
 /// The answer to one descriptor.
@@ -60,7 +77,7 @@ impl Decision {
         let over = Status { code: Code::OverLimit, reset_ms: Some(hint_ms), ..Status::bare() };
         let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
         let statuses = (0..descriptors).map(|_| over.clone()).collect();
-        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, lease: None }
+        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, lease: None, refused: None }
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
@@ -71,19 +88,21 @@ impl Decision {
         let asked = !matches!(reason, Reason::QueueFull | Reason::BackendError);
         let limit = first.filter(|_| asked).map(|(_, requirement)| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
-        Self { statuses: statuses(plan, findings, hint_ms), denial: Some(denial), reason, lease: None }
+        let statuses = statuses(plan, findings, hint_ms);
+        Self { statuses, denial: Some(denial), reason, lease: None, refused: None }
     }
 
-    pub(super) fn allowed(plan: &Plan, findings: &Findings, lease: LeaseId) -> Self {
-        let held = super::charged(plan, findings).any(super::needs_completion);
-        let lease = held.then_some(lease);
-        Self { statuses: statuses(plan, findings, None), denial: None, reason: Reason::Allowed, lease }
+    pub(super) fn allowed(plan: &Plan, findings: &Findings, id: LeaseId, reserved_at_unix_ms: u64) -> Self {
+        let lease = super::chain::lease_of(plan, findings, id, reserved_at_unix_ms);
+        let statuses = statuses(plan, findings, None);
+        Self { statuses, denial: None, reason: Reason::Allowed, lease, refused: None }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
         let reason = Reason::BackendError;
-        Self { statuses: statuses(plan, findings, None), denial: None, reason, lease: None }
+        let statuses = statuses(plan, findings, None);
+        Self { statuses, denial: None, reason, lease: None, refused: None }
     }
 }
 

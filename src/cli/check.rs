@@ -1,26 +1,100 @@
-//! `sluice check`: what `serve` would say about the files.
+//! `sluice check`: what `serve` would say about the files, and what a running server would do about them.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use super::CheckArgs;
-use crate::config::{self, Problem};
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http::{StatusCode, Uri, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+
+use super::{CheckArgs, admin_token, complain};
+use crate::admin::config::LiveOutline;
+use crate::config::settings::secret::{Secret, read_token};
+use crate::config::{self, Loaded, Problem};
+use crate::control::as_json;
+use crate::registry::changes::{self, Change};
+use crate::registry::outline::Outline;
+
+/// Nobody waits longer for an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// An answer of a server with a hundred thousand limits has some 30 MB.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 pub fn run(args: &CheckArgs) -> ExitCode {
-    match config::load(args.config.config_dir.as_deref()) {
-        Ok(loaded) => {
-            for warning in &loaded.hot.warnings {
-                println!("warning: {warning}");
-            }
-            let domains = loaded.hot.registry.domain_names().count();
-            let named = loaded.hot.registry.named().count();
-            let files = loaded.hot.files.len();
-            println!("ok: {files} files, {domains} domains, {named} named limits");
-            ExitCode::SUCCESS
-        }
+    let loaded = match config::load(args.config.config_dir.as_deref()) {
+        Ok(loaded) => loaded,
         Err(problems) => {
             print_problems(&problems);
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
+    };
+    for warning in &loaded.hot.warnings {
+        println!("warning: {warning}");
+    }
+    let domains = loaded.hot.registry.domain_names().count();
+    let named = loaded.hot.registry.named().count();
+    let files = loaded.hot.files.len();
+    println!("ok: {files} files, {domains} domains, {named} named limits");
+    match &args.against {
+        None => ExitCode::SUCCESS,
+        Some(url) => match plan(url, &loaded) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => complain(&error),
+        },
+    }
+}
+
+/// Prints what a reload of these files would change in the server at `url`.
+fn plan(url: &str, loaded: &Loaded) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    let token = match (admin_token(), &loaded.settings.admin.token_file) {
+        (Some(token), _) => Some(token),
+        (None, Some(file)) => read_token(file).ok(),
+        (None, None) => None,
+    };
+    let asking = async { tokio::time::timeout(TIMEOUT, ask(url, token)).await };
+    let live = runtime.block_on(asking).with_context(|| format!("{url} did not answer in {TIMEOUT:?}"))??;
+    let changes = changes_against(&live, loaded);
+    for change in &changes {
+        println!("{change}");
+    }
+    let what = if changes.is_empty() { "no changes".to_owned() } else { changes::summary(&changes) };
+    println!("against {url}, version {}: {what}", live.version);
+    Ok(())
+}
+
+fn changes_against(live: &LiveOutline, loaded: &Loaded) -> Vec<Change> {
+    let mut files = Outline::of(&loaded.hot.registry);
+    files.keep_api_limits_of(&live.limits);
+    let mut changes = changes::between(&live.limits, &files);
+    changes.extend(changes::of_policy(&live.retry_policy, &as_json(&loaded.hot.retry_policy)));
+    changes
+}
+
+async fn ask(url: &str, token: Option<Secret>) -> anyhow::Result<LiveOutline> {
+    let base = url.trim_end_matches('/');
+    if !base.starts_with("http://") {
+        bail!("{url} must begin with http://, as in http://127.0.0.1:8080");
+    }
+    let uri: Uri = format!("{base}/v1/config/limits").parse().with_context(|| format!("{url} is no URL"))?;
+    let mut request = http::Request::get(uri);
+    if let Some(token) = token {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
+    }
+    let request = request.body(Empty::<Bytes>::new()).context("the token can't be sent")?;
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let response = client.request(request).await.with_context(|| format!("no server at {url}"))?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("{url} stopped in the middle: {error}"))?.to_bytes();
+    match status {
+        StatusCode::OK => serde_json::from_slice(&body).with_context(|| format!("{url} is no Sluice")),
+        StatusCode::UNAUTHORIZED => bail!("{url} needs the admin token: set SLUICE_ADMIN_TOKEN"),
+        other => bail!("{url} answered {other}: {}", String::from_utf8_lossy(&body)),
     }
 }
 

@@ -8,9 +8,8 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::check::print_problems;
-use super::{ServeArgs, complain};
+use super::{ServeArgs, admin_token, complain};
 use crate::app::{App, Options};
-use crate::config::settings::secret::check_admin_exposure;
 use crate::config::settings::value::LogFormat;
 use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
 use crate::telemetry;
@@ -43,13 +42,13 @@ fn put_over(settings: &mut Settings, args: ServeArgs) {
     if let Some(uri) = args.ledger {
         settings.ledger.uri = uri;
     }
+    settings.admin.token = admin_token();
 }
 
 fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Result<ExitCode> {
     let settings = &loaded.settings;
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
-    check_admin_exposure(settings.admin.listen, false).map_err(anyhow::Error::msg)?;
     for warning in &loaded.hot.warnings {
         tracing::warn!("{warning}");
     }

@@ -21,6 +21,7 @@ use super::files::SourceFile;
 use super::problem::{Problem, Problems};
 use super::tree::Value;
 use super::yaml;
+use crate::limit::{LimitKey, LimitSpec, Origin};
 use crate::registry::Registry;
 
 /// What the files say.
@@ -39,6 +40,18 @@ pub fn load_limits(files: &[SourceFile], previous: Option<&Registry>) -> Result<
     let registry = read(files, previous, &mut problems);
     let files = files.iter().map(|file| file.name.clone()).collect();
     problems.finish().map(|warnings| LoadedLimits { registry, files, warnings })
+}
+
+/// One named limit as JSON, with the keys it has in a file. `file` is what its problems say they are in.
+pub fn limit_from_json(json: &serde_json::Value, file: &str) -> Result<(LimitKey, LimitSpec), Vec<Problem>> {
+    let (tree, sink) = (Value::from_json(json), Sink::new(file));
+    let limit = Fields::of(&tree, At::ROOT, &sink, &shapes::NAMED).and_then(|fields| {
+        let spec = spec::limit(&fields);
+        let key = named::free_key(&fields, |_| true)?;
+        Some((LimitKey::new(key), LimitSpec { origin: Origin::Api, ..spec? }))
+    });
+    sink.into_problems().finish()?;
+    Ok(limit.expect("a limit without problems must have been read"))
 }
 
 /// The same for a caller that has more to read. Worthless if there were mistakes.

@@ -50,6 +50,10 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Holds the token that every call must carry.
     pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_ADMIN_TOKEN`.
+    pub token: Option<Secret>,
+    /// Calls that only read need no token.
+    pub open_reads: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +99,7 @@ impl Default for Grpc {
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { listen: loopback(8080), token_file: None }
+        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false }
     }
 }
 
@@ -132,7 +136,8 @@ static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &L
 static FILE: Shape =
     Shape { name: "the file", keys: &["grpc", "admin", "ledger", "leases", "limits", "log"], family: FAMILY };
 static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
-static ADMIN: Shape = Shape { name: "`admin`", keys: &["listen", "token_file"], family: FAMILY };
+static ADMIN: Shape =
+    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
     keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max"],
@@ -175,6 +180,7 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("admin", &ADMIN) {
         set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
         settings.admin.token_file = path(&fields, "token_file");
+        settings.admin.open_reads = fields.flag("open_reads");
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
         fill_ledger(&mut settings.ledger, &fields);

@@ -1,6 +1,9 @@
 //! ShouldRateLimit: Envoy's words in, Envoy's words out.
 //!
 //! Converts once in each direction and decides nothing. Every malformed request is INVALID_ARGUMENT that names the field.
+//! A descriptor with an entry `lease_id` is a completion: it is carried out first, and its status is always OK.
+
+mod completion;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,9 +15,11 @@ use smallvec::SmallVec;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Code, Status};
 
+use self::completion::{lease_metadata, lease_of, parse_completion, with_completions};
 use super::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use super::{pb, status};
 use crate::admission::{self, Decision, Request};
+use crate::lease::Report;
 use crate::limit::Unit;
 use crate::limit::key::Entry;
 use crate::registry::{Ask, OverrideLimit};
@@ -24,7 +29,7 @@ pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Metadata that names a request, so that Envoy's own retry of it charges once.
-const REQUEST_ID: &str = "x-sluice-request-id";
+pub const REQUEST_ID: &str = "x-sluice-request-id";
 
 /// Envoy's configurations have a handful; each costs a look-up.
 pub const DESCRIPTORS_MAX: usize = 64;
@@ -97,26 +102,46 @@ impl UnaryService<pb::RateLimitRequest> for ShouldRateLimit {
 
 /// The whole path of one request, also for `/json`.
 pub async fn should_rate_limit(
-    service: &Service,
+    service: &Arc<Service>,
     message: &pb::RateLimitRequest,
     request_id: Option<&str>,
 ) -> Result<pb::RateLimitResponse, Status> {
     let _call = service.call();
     let snapshot = service.live.load_full();
-    let request = parse(message, &snapshot.retry.budget.descriptor_key, request_id)?;
+    let Parsed { request, completions } = parse(message, &snapshot.retry.budget.descriptor_key, request_id)?;
+    if !completions.is_empty() {
+        // First, so that what they give back is there for the rest.
+        service.complete_reports(&completions).await;
+    }
+    if request.asks.is_empty() {
+        return Ok(with_completions(message, pb::RateLimitResponse::default()));
+    }
     let decided = service.admission.decide(&snapshot, &request).await;
-    decided.map(|decision| response(&decision)).map_err(|error| status::of_decide(&error))
+    let mut decision = decided.map_err(|error| status::of_decide(&error))?;
+    let mut response = response(&decision);
+    if let Some(lease) = decision.lease.take() {
+        // A lease that has no token can still be completed here.
+        let handle = service.desk.issue(&lease, "").token.unwrap_or_else(|| lease.id.to_string());
+        response.dynamic_metadata = Some(lease_metadata(handle));
+    }
+    Ok(if completions.is_empty() { response } else { with_completions(message, response) })
 }
 
 fn invalid(text: impl Into<String>) -> Status {
     Status::invalid_argument(text)
 }
 
+/// What a message asks for, and what it completes.
+struct Parsed<'a> {
+    request: Request<'a>,
+    completions: Vec<Report<'a>>,
+}
+
 fn parse<'a>(
     message: &'a pb::RateLimitRequest,
     retry_key: &str,
     request_id: Option<&'a str>,
-) -> Result<Request<'a>, Status> {
+) -> Result<Parsed<'a>, Status> {
     if message.domain.is_empty() {
         return Err(invalid("domain: must not be empty"));
     }
@@ -131,11 +156,15 @@ fn parse<'a>(
     let default_hits = u64::from(message.hits_addend).max(1);
     let mut is_retry = false;
     let mut asks = SmallVec::new();
+    let mut completions = Vec::new();
     for (index, descriptor) in message.descriptors.iter().enumerate() {
-        asks.push(parse_descriptor(index, descriptor, default_hits, retry_key, &mut is_retry)?);
+        match lease_of(descriptor) {
+            Some(lease) => completions.push(parse_completion(lease, descriptor)),
+            None => asks.push(parse_descriptor(index, descriptor, default_hits, retry_key, &mut is_retry)?),
+        }
     }
     let request_id = request_id.filter(|id| !id.is_empty());
-    Ok(Request { domain: &message.domain, asks, is_retry, request_id })
+    Ok(Parsed { request: Request { domain: &message.domain, asks, is_retry, request_id }, completions })
 }
 
 fn parse_descriptor<'a>(
@@ -248,17 +277,7 @@ fn duration(ms: u64) -> pb::Duration {
 }
 
 fn headers(denial: &admission::Denial) -> Vec<pb::HeaderValue> {
-    let mut headers = Vec::with_capacity(4);
-    let mut add = |key: &str, value: String| {
-        headers.push(pb::HeaderValue { key: key.to_owned(), value, ..Default::default() });
-    };
-    if let Some(ms) = denial.retry_after_ms {
-        add("retry-after", ms.div_ceil(1000).max(1).to_string());
-        add("retry-after-ms", ms.to_string());
-    }
-    if let Some(limit) = &denial.limit {
-        add("x-sluice-limit", limit.as_str().to_owned());
-    }
-    add("x-sluice-reason", denial.reason.name().to_owned());
-    headers
+    let header =
+        |(key, value): (&str, String)| pb::HeaderValue { key: key.to_owned(), value, ..Default::default() };
+    denial.headers().map(header).collect()
 }

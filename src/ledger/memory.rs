@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use self::store::{Fate, NONE, Purpose, Record, Store};
 use super::{Action, Balance, Chain, Code, Hold, Keep, LedgerError, Outcome, Refusal, Transfer, Verdict};
-use crate::limit::Account;
+use crate::limit::{Account, LeaseId};
 
 /// Records kept at most: about 100 bytes each with their indexes, so under 1.7 GB in the worst case.
 pub const RESERVATIONS_MAX: usize = 1 << 24;
@@ -39,6 +39,11 @@ impl Memory {
     /// Frees what expired, a part per lock so that callers get in between.
     pub fn sweep(&self, now_ms: u64) {
         while self.core.lock().store.expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {}
+    }
+
+    /// Whether anything is remembered of a lease.
+    pub fn knows(&self, lease: &LeaseId) -> bool {
+        self.core.lock().store.knows(lease.bits())
     }
 
     /// Reservations and names held now.
@@ -140,7 +145,8 @@ impl Core {
             }
             Action::Rereserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Rereserve, hold.amount)?;
-                take(tried, hold).map_err(Some)
+                // From what the account has, also while that is being lowered.
+                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)
             }
             Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount),
             Action::Void => match self.find(chain, tried.slot, Purpose::Reserve) {
@@ -249,7 +255,8 @@ impl Core {
                     tried.slot = self.store.account(id);
                 }
                 Action::Debt { amount } => {
-                    self.store.slot_mut(slot).debt += amount;
+                    let slot_debt = &mut self.store.slot_mut(slot).debt;
+                    *slot_debt = slot_debt.saturating_add(amount);
                     let until_ms = now_ms + RETRY_MEMORY_MS;
                     self.store.insert(
                         Record::name_only(lease, slot, Purpose::Debt, Fate::Voided, amount),

@@ -216,6 +216,14 @@ impl TigerBeetle {
         }
     }
 
+    /// Gives a reserve back whose caller has left.
+    pub fn give_back(&self, chain: Chain) {
+        if can_be_given_back(&chain) && !chain.transfers.is_empty() {
+            // Nobody listens only when the process is ending; then it expires by itself.
+            drop(self.abandoned.send(chain));
+        }
+    }
+
     fn queue_full(&self) -> LedgerError {
         let waiting = self.shared.options.queue_max;
         LedgerError::QueueFull {
@@ -291,7 +299,7 @@ impl Drop for Waiting {
         self.answer.close();
         let landed = matches!(self.answer.try_recv(), Ok(Ok(Outcome { verdict: Verdict::Done, .. })));
         if landed && can_be_given_back(&chain) {
-            // Nobody listens only when the process is ending; then it expires by itself.
+            // As in `give_back`.
             drop(self.abandoned.send(chain));
         }
     }

@@ -14,5 +14,19 @@ mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
 
+#[cfg(feature = "tigerbeetle")]
+#[path = "../it/tigerbeetle.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod tigerbeetle;
+
 mod envoy;
+mod upstream;
+
+mod bootstraps;
+mod failing;
+#[cfg(feature = "tigerbeetle")]
+mod fleet;
+mod leases;
 mod limited;
+mod manifests;
+mod options;

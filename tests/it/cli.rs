@@ -38,10 +38,12 @@ async fn serve_prints_its_addresses_and_drains_on_a_signal() {
         assert_eq!(sluice.process.exit().await.code(), Some(0));
         assert_eq!(sluice.process.stdout().lines().count(), 2);
         let log = sluice.process.stderr();
-        for word in ["started", &format!("draining signal=\"SIG{signal}\""), "stopped"] {
+        for word in
+            ["leases.secrets is not set", "started", &format!("draining signal=\"SIG{signal}\""), "stopped"]
+        {
             assert!(log.contains(word), "no `{word}` in {log}");
         }
-        assert_eq!(log.lines().count(), 3, "one line per start and stop: {log}");
+        assert_eq!(log.lines().count(), 4, "one line per start and stop: {log}");
     }
 }
 
@@ -284,7 +286,7 @@ async fn a_binary_without_tigerbeetle_says_how_to_get_one() {
 async fn logs_can_be_json_and_can_be_off() {
     let mut served = {
         let dir = directory(&[
-            ("config/sluice.yaml", "log: {format: json}"),
+            ("config/sluice.yaml", "{log: {format: json}, leases: {secrets: [0123456789abcdef]}}"),
             ("config/limits/a.yaml", "domain: d\ndescriptors: [{key: a, rate_limit: }]"),
         ]);
         let command = serve(dir.path(), &FREE);
@@ -325,7 +327,7 @@ async fn a_unix_socket_is_printed_as_it_is_given() {
 /// `sluice serve | head -1` must not end the server.
 #[tokio::test]
 async fn a_closed_pipe_is_no_reason_to_stop() {
-    let dir = directory(&[]);
+    let dir = directory(&[("config/sluice.yaml", "leases: {secrets: [0123456789abcdef]}")]);
     let mut child = serve(dir.path(), &FREE).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let mut log = String::new();

@@ -63,6 +63,10 @@ pub const ROWS: &[&str] = &[
     "A 8/2s | hit A7 = ok | A 5/2s | hit A1 = decreasing A | A 9/2s | hit A2 = ok | capacity A 9",
     "A 8/2s | B 9/2s | hit A7 = ok | A 5/2s | hit B1 A1 = decreasing A | used B 0",
     "A 8/9s | reserve x A7 = ok | A 5/9s | hit A1 = decreasing A | void x A = ok | wait 1 | hit A5 = ok | capacity A 5",
+    // what a completion takes was used already: a decrease is no reason to refuse it
+    "A 8/9s | reserve x A7 = ok | A 5/9s | hit A1 = decreasing A | settle x A6/9s = ok | used A 6 | capacity A 8",
+    "A 8/9s | reserve x A5 = ok | reserve y A2 = ok | A 5/9s | hit A1 = decreasing A | more x A1/9s = ok | more y A1/9s = over A | used A 8",
+    "A 8/9s | reserve x A7 = ok | A 9/9s | more x A2/9s = ok | used A 9 | capacity A 9",
 ];
 
 #[tokio::test]

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/fleet.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod fleet;
 #[path = "../support/http.rs"]
 mod http;
 #[path = "../support/process.rs"]
 mod process;
 #[path = "../support/sluice.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
 mod sluice;
 #[path = "../support/wait.rs"]
 mod wait;
@@ -19,7 +23,22 @@ mod app;
 mod cli;
 mod footprint;
 mod malformed;
+mod hints;
 mod matching;
+
+mod live;
+mod live_api;
+mod live_files;
+mod live_load;
+mod live_plan;
+mod live_state;
+#[cfg(feature = "tigerbeetle")]
+mod live_tigerbeetle;
+mod live_token;
+
+mod lease_rows;
+mod lease_scenario;
+mod leases;
 
 mod proto;
 mod repo;
@@ -33,6 +52,8 @@ mod tigerbeetle;
 mod tigerbeetle_app;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_leases;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]

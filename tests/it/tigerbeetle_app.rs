@@ -25,7 +25,8 @@ fn on(server: &Server) -> Builder {
     let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
     TestApp::with_limits(LIMITS).and_settings(move |settings| {
         settings.ledger.uri = uri;
-        settings.ledger.timeout_ms = 400;
+        // Far above what an answer takes, so that a busy machine is not a failure.
+        settings.ledger.timeout_ms = 10_000;
     })
 }
 
@@ -113,6 +114,7 @@ async fn when_the_ledger_fails_the_policy_decides() {
         let app = on(&server)
             .and_settings(move |settings| {
                 settings.ledger.on_failure = policy;
+                settings.ledger.timeout_ms = 1_000;
                 settings.ledger.local_share = "0.3".parse::<Share>().unwrap();
             })
             .start()

@@ -82,36 +82,41 @@ impl NamedLimits {
 
     /// The key of a named limit, if nothing else has it or could get it.
     fn key<'a>(&self, fields: &Fields<'a>) -> Option<&'a str> {
-        if !fields.need("key", "the name of the limit, such as `global:llm:openai:gpt-4o:rpm`") {
-            return None;
-        }
-        let key = fields.text("key")?;
-        if key.is_empty() || key.chars().any(char::is_control) {
-            fields.mistake("key", || "must not be empty or have control characters in it");
-            return None;
-        }
+        let key = free_key(fields, |domain| self.domains.contains(domain))?;
         if let Some(Declared { file, line, .. }) = self.declared.get(key) {
             fields.mistake("key", || format!("`{}` is already at {file}:{line}", shown(key)));
             return None;
         }
-        if let Some(domain) = self.derived_domain(key) {
-            fields.mistake("key", || {
-                format!(
-                    "is written like the keys that Sluice makes for the domain `{}`, and would share an account with \
-                     one; begin it differently",
-                    shown(domain)
-                )
-            });
-            return None;
-        }
         Some(key)
     }
+}
 
-    /// The domain whose descriptors, or an override sent with one, could get this key.
-    fn derived_domain<'k>(&self, key: &'k str) -> Option<&'k str> {
-        let (domain, rest) = key.split_once(':')?;
-        let (entries, _) = rest.rsplit_once(':')?;
-        (self.domains.contains(domain) && entries.split(':').all(|entry| entry.contains('=')))
-            .then_some(domain)
+/// The key of a named limit, if no descriptor of a domain could get it.
+pub fn free_key<'a>(fields: &Fields<'a>, is_domain: impl Fn(&str) -> bool) -> Option<&'a str> {
+    if !fields.need("key", "the name of the limit, such as `global:llm:openai:gpt-4o:rpm`") {
+        return None;
     }
+    let key = fields.text("key")?;
+    if key.is_empty() || key.chars().any(char::is_control) {
+        fields.mistake("key", || "must not be empty or have control characters in it");
+        return None;
+    }
+    if let Some(domain) = derived_domain(key).filter(|domain| is_domain(domain)) {
+        fields.mistake("key", || {
+            format!(
+                "is written like the keys that Sluice makes for the domain `{}`, and would share an account with \
+                 one; begin it differently",
+                shown(domain)
+            )
+        });
+        return None;
+    }
+    Some(key)
+}
+
+/// The domain whose descriptors, or an override sent with one, could get this key.
+fn derived_domain(key: &str) -> Option<&str> {
+    let (domain, rest) = key.split_once(':')?;
+    let (entries, _) = rest.rsplit_once(':')?;
+    entries.split(':').all(|entry| entry.contains('=')).then_some(domain)
 }

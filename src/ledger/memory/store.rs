@@ -150,6 +150,11 @@ impl Store {
         slot
     }
 
+    pub fn knows(&self, lease: u128) -> bool {
+        let hash = self.hasher.hash_one(lease);
+        self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease).is_some()
+    }
+
     pub fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
         let hash = self.hasher.hash_one(lease);
         let mut at = *self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease)?;

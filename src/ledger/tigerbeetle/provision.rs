@@ -165,11 +165,11 @@ impl Provisioner {
     /// Back into the queue, or refused because a limit of it is decreasing.
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
-            Action::Reserve(hold) | Action::Rereserve(hold) => {
+            Action::Reserve(hold) => {
                 transfer.account.is_decreasing()
                     && transfer.account.funded().is_none_or(|f| f > hold.capacity)
             }
-            Action::Void | Action::Debt { .. } => false,
+            Action::Rereserve(_) | Action::Void | Action::Debt { .. } => false,
         });
         if let Some(index) = lowering {
             let refusal = Refusal { index, code: Code::LimitDecreasing, failed: 1 << index };

@@ -185,7 +185,9 @@ impl Worker {
             let ready = match transfer.action {
                 Action::Void => true,
                 Action::Debt { .. } => account.has_debt_account(),
-                Action::Reserve(hold) | Action::Rereserve(hold) => {
+                // It takes from what the account has, also while that is being lowered.
+                Action::Rereserve(hold) => account.funded().is_some_and(|funded| funded >= hold.capacity),
+                Action::Reserve(hold) => {
                     let lowering = account.funded().is_some_and(|funded| funded > hold.capacity);
                     if lowering && account.is_decreasing() {
                         let refusal = Refusal { index, code: Code::LimitDecreasing, failed: 1 << index };

@@ -1,0 +1,55 @@
+//! `GET /v1/config`: what is live and what is wrong; `GET /v1/config/limits`: all of it, for `sluice check --against`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Json;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Problem;
+use crate::control::{Control, as_json};
+use crate::registry::outline::Outline;
+use crate::service::Service;
+
+#[derive(Debug, Serialize)]
+pub struct ConfigView {
+    version: u64,
+    loaded_at: u64,
+    files: Vec<String>,
+    problems: Vec<Problem>,
+    failing_since: Option<u64>,
+}
+
+/// Everything that files decide, flat.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LiveOutline {
+    pub version: u64,
+    #[serde(flatten)]
+    pub limits: Outline,
+    /// Of the file, whatever was put over it.
+    pub retry_policy: serde_json::Value,
+}
+
+pub async fn get(
+    State(service): State<Arc<Service>>,
+    State(control): State<Arc<Control>>,
+) -> Json<ConfigView> {
+    let snapshot = service.live.load_full();
+    let health = control.health();
+    Json(ConfigView {
+        version: snapshot.version,
+        loaded_at: snapshot.loaded_at_unix_ms,
+        files: snapshot.files.clone(),
+        problems: health.problems,
+        failing_since: health.failing_since_unix_ms,
+    })
+}
+
+pub async fn limits(State(service): State<Arc<Service>>) -> Json<LiveOutline> {
+    let snapshot = service.live.load_full();
+    Json(LiveOutline {
+        version: snapshot.version,
+        limits: Outline::of(&snapshot.registry),
+        retry_policy: as_json(&snapshot.file_retry),
+    })
+}

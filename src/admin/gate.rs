@@ -1,0 +1,77 @@
+//! Who may use the admin port: with a token set, those who have it.
+//!
+//! Health checks are open to all, and so are calls that only read, if the settings say so. Refuses to know what a call does.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+use super::error::ApiError;
+use crate::config::settings::secret::Secret;
+
+/// What orchestrators ask, who have no token.
+const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
+
+/// Lets calls through, or not.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    /// Absent: everybody may.
+    token: Option<Arc<Fingerprint>>,
+    open_reads: bool,
+}
+
+/// Of tokens, so that comparing two takes the same time however many of their characters, and how many, are the same.
+#[derive(Debug)]
+struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    fn of(token: &str) -> Self {
+        Self(Sha256::digest(token.as_bytes()).into())
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        let pairs = self.0.iter().zip(&other.0);
+        black_box(pairs.fold(0, |different, (a, b)| different | black_box(a ^ b))) == 0
+    }
+}
+
+impl Gate {
+    pub fn new(token: Option<&Secret>, open_reads: bool) -> Self {
+        Self { token: token.map(|token| Arc::new(Fingerprint::of(token.expose()))), open_reads }
+    }
+
+    fn lets_in(&self, request: &Request) -> bool {
+        let Some(token) = &self.token else { return true };
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        if OPEN.contains(&request.uri().path()) || (reads && self.open_reads) {
+            return true;
+        }
+        bearer(request).is_some_and(|given| token.is(&Fingerprint::of(given)))
+    }
+}
+
+/// The token that a call carries.
+fn bearer(request: &Request) -> Option<&str> {
+    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// In front of every route, also of those that don't exist.
+pub async fn check(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    if gate.lets_in(&request) {
+        return next.run(request).await;
+    }
+    let detail = "this call needs the admin token, as `authorization: Bearer <token>`";
+    let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).into_response();
+    response
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sluice\""));
+    response
+}

@@ -1,0 +1,117 @@
+//! A plan in the ledger's words: the chain that reserves it, and the lease of what was reserved. Decides nothing.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Findings, Name, charged};
+use crate::lease::{Held, Lease};
+use crate::ledger::{Action, Chain, Hold, Keep, Ledger, Transfer};
+use crate::limit::{Cost, LeaseId};
+use crate::registry::{Enforcement, Plan, Requirement};
+
+/// The chain of what can deny, and the requirement behind each of its transfers.
+pub fn chain_of(
+    plan: &Plan,
+    name: Name<'_>,
+    lease: &LeaseId,
+    left_out: u32,
+) -> (Chain, SmallVec<[usize; 4]>) {
+    let mut members = SmallVec::new();
+    let mut transfers = SmallVec::new();
+    let mut completed = false;
+    for (index, requirement) in plan.requirements.iter().enumerate() {
+        let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
+        if !counts || left_out & (1 << index) != 0 {
+            continue;
+        }
+        completed |= needs_completion(requirement);
+        members.push(index);
+        transfers.push(transfer_of(requirement));
+    }
+    (Chain { lease: lease.clone(), keep: keep(name, completed), transfers }, members)
+}
+
+/// The chain of one requirement alone.
+pub fn chain_of_one(requirement: &Requirement, name: Name<'_>, lease: &LeaseId) -> Chain {
+    let transfers = SmallVec::from_iter([transfer_of(requirement)]);
+    Chain { lease: lease.clone(), keep: keep(name, needs_completion(requirement)), transfers }
+}
+
+/// Who may name a chain again: its caller, who gave it a name, or whoever completes it.
+fn keep(name: Name<'_>, completed: bool) -> Keep {
+    match (name, completed) {
+        (Name::Request(_) | Name::Lease(_), _) => Keep::ForRetries,
+        (Name::Fresh, true) => Keep::ForCompletion,
+        (Name::Fresh, false) => Keep::Nothing,
+    }
+}
+
+fn transfer_of(requirement: &Requirement) -> Transfer {
+    let hold = Hold {
+        amount: requirement.amount,
+        lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
+        capacity: requirement.spec.capacity,
+    };
+    Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
+}
+
+pub fn lease_id(name: Name<'_>, attempt: u32, now_unix_ms: u64) -> LeaseId {
+    match name {
+        Name::Fresh => LeaseId::fresh(now_unix_ms, fastrand::u128(..)),
+        Name::Request(id) if attempt == 0 => LeaseId::of_request(id, now_unix_ms),
+        Name::Request(id) => LeaseId::of_request(&format!("{id}#{attempt}"), now_unix_ms),
+        Name::Lease(id) => id.clone(),
+    }
+}
+
+/// The lease of what was charged, if any of it needs a completion. What can't be reconciled is not in it: the hits of a
+/// completion are tokens or bytes, and must not be charged to a limit that counts requests.
+pub fn lease_of(
+    plan: &Plan,
+    findings: &Findings,
+    id: LeaseId,
+    reserved_at_unix_ms: u64,
+) -> Option<Box<Lease>> {
+    let held: Vec<Held> = charged(plan, findings).filter(|r| needs_completion(r)).map(held).collect();
+    (!held.is_empty()).then(|| Box::new(Lease { id, reserved_at_unix_ms, held }))
+}
+
+fn needs_completion(requirement: &Requirement) -> bool {
+    requirement.reconcile || requirement.spec.kind.is_concurrency()
+}
+
+fn held(requirement: &Requirement) -> Held {
+    Held {
+        key: requirement.account.key.clone(),
+        amount: requirement.amount,
+        kind: requirement.spec.kind,
+        overage: requirement.spec.overage,
+        costs_hits: requirement.cost == Cost::Hits,
+        is_named: *requirement.name == *requirement.account.key.as_str(),
+    }
+}
+
+/// Gives a reservation back unless it is told to keep it.
+pub struct UndoOnDrop<'l> {
+    ledger: &'l Ledger,
+    chain: Option<Chain>,
+}
+
+impl<'l> UndoOnDrop<'l> {
+    pub fn new(ledger: &'l Ledger, chain: Chain) -> Self {
+        Self { ledger, chain: Some(chain) }
+    }
+
+    pub fn keep(mut self) {
+        self.chain = None;
+    }
+}
+
+impl Drop for UndoOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(chain) = self.chain.take() {
+            self.ledger.give_back(chain);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Control: the one place that changes what is live.
+//!
+//! Files and the admin API both end here, one change at a time, and each replaces the whole snapshot. The rules:
+//!
+//! * A limit that a file has is the file's. One of the admin API that a file later defines becomes the file's.
+//! * References in files lead to limits of files only, so that a file means the same on every machine.
+//! * What the API changes is on the disk before it is live, and live before it is answered.
+//! * New limits are made in the ledger before they count, but a ledger that is away holds nothing up for long: they
+//!   then count at once, and are made as soon as it is back.
+//!
+//! Refuses to know HTTP, and how a request is decided.
+
+mod compose;
+mod provision;
+mod reload;
+pub mod watch;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, Notify};
+
+pub use self::compose::{Composed, compose};
+pub use self::reload::as_json;
+pub use self::write::WriteError;
+use crate::config::{Problem, Sources};
+use crate::limit::LimitKey;
+use crate::service::Service;
+use crate::snapshot::Snapshot;
+use crate::state::State;
+
+/// A snapshot that was replaced is kept for as long as requests may still use it, so that none of them has to take it apart.
+const RETIRED_FOR: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Control {
+    service: Arc<Service>,
+    /// Whoever holds it may change what is live. Over awaits, because a change is saved before it is live.
+    state: Mutex<State>,
+    /// Never over an await: two fields, copied.
+    health: parking_lot::Mutex<Health>,
+    /// Files that could not go live, for another try when what stood in their way is changed. Moved in and out.
+    rejected: parking_lot::Mutex<Option<Sources>>,
+    /// Some limit may not be in the ledger as it should.
+    unprovisioned: Notify,
+}
+
+/// How the files are.
+#[derive(Debug, Clone, Default)]
+pub struct Health {
+    /// Why the files that are there now are not live.
+    pub problems: Vec<Problem>,
+    pub failing_since_unix_ms: Option<u64>,
+}
+
+impl Control {
+    /// `state` is what the live snapshot was composed with.
+    pub fn new(service: Arc<Service>, state: State) -> Self {
+        let control = Self {
+            service,
+            state: Mutex::new(state),
+            health: parking_lot::Mutex::default(),
+            rejected: parking_lot::Mutex::default(),
+            unprovisioned: Notify::new(),
+        };
+        control.unprovisioned.notify_one();
+        control
+    }
+
+    pub fn health(&self) -> Health {
+        self.health.lock().clone()
+    }
+
+    fn live(&self) -> Arc<Snapshot> {
+        self.service.live.load_full()
+    }
+
+    /// Puts a snapshot in the place of the one that is live.
+    fn swap(&self, snapshot: Snapshot) {
+        let new = Arc::new(snapshot);
+        let old = self.service.live.swap(Arc::clone(&new));
+        let gone =
+            old.registry.named().filter(|limit| new.registry.get_named(limit.account.key.as_str()).is_none());
+        gone.for_each(|limit| self.service.metrics.forget_limit(limit.account.key.as_str()));
+        self.unprovisioned.notify_one();
+        tokio::spawn(async move {
+            tokio::time::sleep(RETIRED_FOR).await;
+            // Tens of thousands of small pieces: not on a thread that answers.
+            drop(tokio::task::spawn_blocking(move || drop(old)));
+        });
+    }
+
+    /// Forgets limits of the API that files have.
+    pub async fn taken_over(&self, keys: &[LimitKey]) {
+        let mut state = self.state.lock().await;
+        self.forget(&mut state, keys).await;
+    }
+
+    async fn forget(&self, state: &mut State, keys: &[LimitKey]) {
+        if keys.is_empty() {
+            return;
+        }
+        let mut next = state.clone();
+        keys.iter().for_each(|key| next.remove(key.as_str()));
+        match saved(next, State::save_limits).await {
+            Ok(next) => {
+                *state = next;
+                let keys: Vec<&str> = keys.iter().map(LimitKey::as_str).collect();
+                tracing::info!("files have taken over from the API: {}", keys.join(", "));
+            }
+            Err(error) => tracing::error!(%error, "what files took over from the API could not be forgotten"),
+        }
+    }
+}
+
+/// Writes it to the disk, off the threads that answer; it may take the place of the old one only after that.
+async fn saved(next: State, save: fn(&State) -> std::io::Result<()>) -> std::io::Result<State> {
+    tokio::task::spawn_blocking(move || save(&next).map(|()| next)).await?
+}

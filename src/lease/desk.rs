@@ -1,0 +1,186 @@
+//! The desk: where leases are handed out and come back, by token or by plain id.
+//!
+//! Keeps the secrets, the book and the tasks that settle. Knows neither the wire nor how a reserve is decided.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use super::book::{Book, Page, State};
+use super::token::{self, Refused, Signer};
+use super::{Lease, bytes};
+use crate::clock;
+use crate::ledger::LedgerError;
+use crate::limit::LeaseId;
+use crate::telemetry::{LeaseEvent, Metrics};
+
+/// Leases being settled at the same time; a few kilobytes each, so some tens of megabytes. Beyond that callers wait.
+const SETTLING_MAX: usize = 16_384;
+
+#[derive(Debug)]
+pub struct Desk {
+    signer: Signer,
+    book: Book,
+    metrics: Arc<Metrics>,
+    tasks: TaskTracker,
+    settling: Arc<Semaphore>,
+    unsettled: AtomicU64,
+}
+
+/// A lease as it is handed out.
+#[derive(Debug)]
+pub struct Issued {
+    /// `None` if its keys are too long for one: then it goes by its id, here only.
+    pub token: Option<String>,
+    pub reserved_at_unix_ms: u64,
+    /// There was one of this name that holds something else; this is that one.
+    pub differs: bool,
+}
+
+/// What somebody who wants to complete a lease finds.
+#[derive(Debug)]
+pub enum Found {
+    Open(Lease),
+    Completed,
+    /// Reserved elsewhere, ended, or never there.
+    Unknown,
+}
+
+/// A lease for those who look.
+#[derive(Debug)]
+pub struct View {
+    pub state: State,
+    pub lease: Lease,
+    pub job_id: String,
+}
+
+impl Desk {
+    pub fn new(signer: Signer, book_max: usize, metrics: Arc<Metrics>) -> Self {
+        let settling = Arc::new(Semaphore::new(SETTLING_MAX));
+        let (book, tasks) = (Book::new(book_max), TaskTracker::new());
+        Self { signer, book, metrics, tasks, settling, unsettled: AtomicU64::new(0) }
+    }
+
+    /// Hands out a lease that was reserved. One that its caller named may have been handed out before.
+    pub fn issue(&self, lease: &Lease, job_id: &str) -> Issued {
+        let mut written = Vec::with_capacity(128);
+        bytes::write(&mut written, lease);
+        let token = self.signer.sign(&written);
+        written.extend(job_id.as_bytes());
+        let page = self.book.open(lease.id.bits(), written.into_boxed_slice(), ends_ms(lease));
+        let Some(first) = page.as_ref().and_then(read) else {
+            self.metrics.lease_event(LeaseEvent::Reserved);
+            return Issued { token, reserved_at_unix_ms: lease.reserved_at_unix_ms, differs: false };
+        };
+        let mut written = Vec::with_capacity(128);
+        bytes::write(&mut written, &first.lease);
+        Issued {
+            token: self.signer.sign(&written),
+            reserved_at_unix_ms: first.lease.reserved_at_unix_ms,
+            differs: first.lease.held != lease.held,
+        }
+    }
+
+    /// The lease that a text names: a token, or a plain id.
+    pub fn find(&self, text: &str) -> Result<Found, Refused> {
+        if token::is_meant(text) { self.find_token(text) } else { Ok(self.find_id(text)) }
+    }
+
+    pub fn find_token(&self, text: &str) -> Result<Found, Refused> {
+        let lease = self.signer.open(text).inspect_err(|refused| {
+            let count = self.metrics.lease_event(LeaseEvent::Forged);
+            if worth_a_line(count) {
+                tracing::warn!(
+                    count,
+                    "a lease token {refused}: do all instances have the same leases.secrets?"
+                );
+            }
+        })?;
+        match self.book.find(lease.id.bits()) {
+            Some(Page { state: State::Completed, .. }) => Ok(Found::Completed),
+            _ => Ok(Found::Open(lease)),
+        }
+    }
+
+    fn find_id(&self, text: &str) -> Found {
+        match self.view(text) {
+            None => Found::Unknown,
+            Some(View { state: State::Completed, .. }) => Found::Completed,
+            Some(View { lease, .. }) => Found::Open(lease),
+        }
+    }
+
+    pub fn view(&self, id: &str) -> Option<View> {
+        read(&self.book.find(LeaseId::parse(id).bits())?)
+    }
+
+    /// What became of a completion.
+    pub fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
+        let Some(error) = error else { return self.completed(lease) };
+        let count = self.unsettled.fetch_add(1, Ordering::Relaxed) + 1;
+        if worth_a_line(count) {
+            tracing::warn!(count, lease = %lease.id, %error, "a lease was not settled and will expire");
+        }
+    }
+
+    fn completed(&self, lease: &Lease) {
+        if lease.ends_at_unix_ms() <= clock::unix_ms() {
+            return;
+        }
+        let mut written = Vec::with_capacity(128);
+        bytes::write(&mut written, lease);
+        let written = written.into_boxed_slice();
+        if self.book.complete(lease.id.bits(), written, ends_ms(lease), clock::monotonic_ms()) {
+            self.metrics.lease_event(LeaseEvent::Completed);
+        }
+    }
+
+    /// Runs a completion to its end, whatever becomes of the caller, once there is room for it.
+    pub async fn run<F>(&self, settling: F) -> Result<(), LedgerError>
+    where
+        F: Future<Output = Result<(), LedgerError>> + Send + 'static,
+    {
+        let lost = |_| LedgerError::Unavailable("the completion was interrupted".to_owned());
+        let room = Arc::clone(&self.settling).acquire_owned().await;
+        let task = self.tasks.spawn(async move {
+            let _room = room;
+            settling.await
+        });
+        task.await.map_err(lost)?
+    }
+
+    /// Forgets leases that have ended.
+    pub fn sweep(&self) {
+        for _ in 0..self.book.sweep(clock::monotonic_ms()) {
+            self.metrics.lease_event(LeaseEvent::ExpiredUnseen);
+        }
+    }
+
+    /// Waits for what is being settled. Call when nobody completes any more, and before the ledger closes.
+    pub async fn close(&self, limit: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+            tracing::warn!(leases = self.tasks.len(), "leases were not settled in time and will expire");
+        }
+    }
+}
+
+/// What may come in floods is logged the first time, the second, the fourth, …
+fn worth_a_line(count: u64) -> bool {
+    count.is_power_of_two()
+}
+
+fn read(page: &Page) -> Option<View> {
+    let mut rest = &*page.bytes;
+    let lease = bytes::read(&mut rest)?;
+    Some(View { state: page.state, lease, job_id: String::from_utf8_lossy(rest).into_owned() })
+}
+
+/// When a lease ends, on the clock of the book.
+fn ends_ms(lease: &Lease) -> u64 {
+    let left_ms = lease.ends_at_unix_ms().saturating_sub(clock::unix_ms());
+    clock::monotonic_ms().saturating_add(left_ms)
+}

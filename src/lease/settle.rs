@@ -1,0 +1,162 @@
+//! How a lease is settled: what was held and what was really used in, chains for the ledger out. Pure.
+//!
+//! Each limit is a chain of its own, so that one that expired or is full keeps no other from being settled:
+//!
+//! | limit | used | chain |
+//! |---|---|---|
+//! | concurrency | whatever | void |
+//! | rolling | nothing said, or what was reserved | none: a void costs a transfer for ever |
+//! | rolling | nothing | void |
+//! | rolling | less | void, re-reserve what was used for the rest of the window |
+//! | rolling | more | re-reserve the difference for the rest of the window; what doesn't fit becomes a debt, or is let go |
+//!
+//! What expired by our clock is left alone. Knows no tokens, no book, no clock.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{Held, Lease};
+use crate::ledger::{Action, Chain, Code, Hold, Keep, Refusal, Transfer};
+use crate::limit::{Account, LeaseId, Overage};
+
+/// What one completion descriptor of Envoy says about a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report<'a> {
+    /// A token, or a plain id.
+    pub lease: &'a str,
+    /// Only the limit that is called so.
+    pub limit: Option<&'a str>,
+    pub used: Option<Used>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Used {
+    /// This much was used.
+    Hits(u64),
+    /// This much of what was reserved was not.
+    Refund(u64),
+}
+
+/// What is to be done about one limit of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Which of the lease's limits.
+    pub index: usize,
+    pub change: Change,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// All of it comes back.
+    Release,
+    /// Only this much of it was used.
+    Lower { to: u64, remaining_seconds: NonZeroU32 },
+    /// This much more was used.
+    Raise { by: u64, remaining_seconds: NonZeroU32 },
+}
+
+/// What was used of each limit of a lease, as the completions of one call say together: hits add up, and refunds are
+/// taken off.
+pub fn used_by_reports(lease: &Lease, reports: &[Report<'_>]) -> Vec<Option<u64>> {
+    let used = |held: &Held| {
+        let (mut hits, mut refund) = (None, None);
+        let about = |report: &&Report<'_>| report.limit.is_none_or(|name| held.is_called(name));
+        for report in reports.iter().filter(about) {
+            match report.used {
+                None => {}
+                Some(Used::Hits(more)) => hits = Some(hits.unwrap_or(0u64).saturating_add(more)),
+                Some(Used::Refund(more)) => refund = Some(refund.unwrap_or(0u64).saturating_add(more)),
+            }
+        }
+        match (hits, refund) {
+            (None, None) => None,
+            (hits, refund) => Some(hits.unwrap_or(held.amount).saturating_sub(refund.unwrap_or(0))),
+        }
+    };
+    lease.held.iter().map(|held| if held.costs_hits { used(held) } else { None }).collect()
+}
+
+/// What has to be done, given what was used of each limit; `used` is in the order of the lease.
+pub fn settle(lease: &Lease, used: &[Option<u64>], now_unix_ms: u64) -> Vec<Step> {
+    let elapsed_ms = now_unix_ms.saturating_sub(lease.reserved_at_unix_ms);
+    let each = lease.held.iter().zip(used).enumerate();
+    each.filter_map(|(index, (held, used))| Some(Step { index, change: change(held, *used, elapsed_ms)? }))
+        .collect()
+}
+
+fn change(held: &Held, used: Option<u64>, elapsed_ms: u64) -> Option<Change> {
+    if elapsed_ms >= held.lifetime_ms() {
+        return None;
+    }
+    if held.kind.is_concurrency() {
+        return Some(Change::Release);
+    }
+    let elapsed_seconds = u32::try_from(elapsed_ms / 1000).unwrap_or(u32::MAX);
+    let left = held.kind.lifetime_seconds().get().saturating_sub(elapsed_seconds);
+    let remaining_seconds = NonZeroU32::new(left).unwrap_or(NonZeroU32::MIN);
+    match used? {
+        used if used == held.amount => None,
+        0 => Some(Change::Release),
+        used if used < held.amount => Some(Change::Lower { to: used, remaining_seconds }),
+        used => Some(Change::Raise { by: used - held.amount, remaining_seconds }),
+    }
+}
+
+impl Change {
+    /// What the ledger is asked first. `capacity` is what the files say now; a limit that they no longer know has
+    /// none, and can only be given back whole.
+    pub fn chain(self, lease: &LeaseId, account: &Arc<Account>, capacity: Option<u64>) -> Option<Chain> {
+        let actions: SmallVec<[Action; 2]> = match self {
+            Change::Release => smallvec![Action::Void],
+            Change::Lower { to, remaining_seconds } => {
+                smallvec![Action::Void, take_again(to, remaining_seconds, capacity?)]
+            }
+            Change::Raise { by, remaining_seconds } => {
+                smallvec![take_again(by, remaining_seconds, capacity?)]
+            }
+        };
+        Some(chain_of(lease, account, &actions))
+    }
+
+    /// What it is asked next, after a refusal; nothing if the refusal settles it.
+    pub fn after_refusal(
+        self,
+        refusal: Refusal,
+        overage: Overage,
+        lease: &LeaseId,
+        account: &Arc<Account>,
+        capacity: Option<u64>,
+    ) -> Option<Chain> {
+        let action = match (self, refusal) {
+            // Gone by the ledger's clock, but not by that of whoever reserved: what was used still counts.
+            (
+                Change::Lower { to, remaining_seconds },
+                Refusal { index: 0, code: Code::PendingTransferExpired, .. },
+            ) => take_again(to, remaining_seconds, capacity?),
+            // The second code is how the first one reads when a completion is sent again.
+            (
+                Change::Raise { by, .. },
+                Refusal { code: Code::ExceedsCredits | Code::IdAlreadyFailed, .. },
+            ) if overage == Overage::Debt => Action::Debt { amount: by },
+            // Settled before, expired, never there, or more than fits.
+            _ => return None,
+        };
+        Some(chain_of(lease, account, &[action]))
+    }
+}
+
+fn take_again(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64) -> Action {
+    Action::Rereserve(Hold { amount, lifetime_seconds, capacity })
+}
+
+fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chain {
+    // A re-reserve that stands alone must stay refused once it was: it may fit when the completion is sent again.
+    let keep = if actions[0] == Action::Void { Keep::ForCompletion } else { Keep::ForRetries };
+    let transfers = actions.iter().map(|&action| Transfer { account: Arc::clone(account), action }).collect();
+    Chain { lease: lease.clone(), keep, transfers }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! Completions: what was held comes back. Every one runs to its end, even if its caller has gone.
+//!
+//! Refuses to know the wire, and what settling consists of.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::Service;
+use crate::clock;
+use crate::lease::apply::Means;
+use crate::lease::desk::Found;
+use crate::lease::settle::{settle, used_by_reports};
+use crate::lease::token::Refused;
+use crate::lease::{Lease, Report};
+use crate::ledger::LedgerError;
+
+/// A lease as its caller names it.
+#[derive(Debug, Clone, Copy)]
+pub enum Named<'a> {
+    /// An id; a token will do.
+    Id(&'a str),
+    Token(&'a str),
+}
+
+/// What was really used of a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Actual<'a> {
+    pub key: &'a str,
+    pub amount: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CompleteError {
+    #[error("the lease token {0}")]
+    Refused(#[from] Refused),
+    #[error("actuals[{index}].key: the lease holds nothing of `{key}`")]
+    NotHeld { index: usize, key: String },
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl Service {
+    /// Completes a lease for an application. What is not known, or was completed, has nothing left to do.
+    pub async fn complete(
+        self: &Arc<Self>,
+        named: Named<'_>,
+        actuals: &[Actual<'_>],
+    ) -> Result<(), CompleteError> {
+        let found = match named {
+            Named::Id(text) => self.desk.find(text)?,
+            Named::Token(text) => self.desk.find_token(text)?,
+        };
+        let Found::Open(lease) = found else { return Ok(()) };
+        let mut used = vec![None; lease.held.len()];
+        for (index, Actual { key, amount }) in actuals.iter().enumerate() {
+            let held = lease.held.iter().position(|held| held.key.as_str() == *key);
+            let held = held.ok_or_else(|| CompleteError::NotHeld { index, key: (*key).to_owned() })?;
+            used[held] = Some(*amount);
+        }
+        Ok(self.settle(lease, used).await?)
+    }
+
+    /// Completes what the completion descriptors of one call name, each lease once. Envoy ignores the answer, so there
+    /// is none.
+    pub async fn complete_reports(self: &Arc<Self>, reports: &[Report<'_>]) {
+        let mut named: Vec<(Lease, Vec<Report<'_>>)> = Vec::new();
+        for report in reports {
+            if let Some((_, same)) = named.iter_mut().find(|(_, same)| same[0].lease == report.lease) {
+                same.push(*report);
+            } else if let Ok(Found::Open(lease)) = self.desk.find(report.lease) {
+                match named.iter_mut().find(|(there, _)| there.id == lease.id) {
+                    Some((_, same)) => same.push(*report),
+                    None => named.push((lease, vec![*report])),
+                }
+            }
+        }
+        // All are on their way before the first is waited for: the call may be reset at any moment.
+        let settling = named.into_iter().map(|(lease, same)| {
+            let used = used_by_reports(&lease, &same);
+            self.settle(lease, used)
+        });
+        join_all(settling).await;
+    }
+
+    async fn settle(self: &Arc<Self>, lease: Lease, used: Vec<Option<u64>>) -> Result<(), LedgerError> {
+        let service = Arc::clone(self);
+        self.desk
+            .run(async move {
+                let snapshot = service.live.load_full();
+                let steps = settle(&lease, &used, clock::unix_ms());
+                let means = Means {
+                    ledger: &service.admission.ledger,
+                    registry: &snapshot.registry,
+                    accounts: &service.admission.accounts,
+                };
+                let settled = means.apply(&lease, &steps).await;
+                service.desk.settled(&lease, settled.as_ref().err());
+                settled
+            })
+            .await
+    }
+}

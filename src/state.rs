@@ -1,0 +1,163 @@
+//! What Sluice itself must remember over a restart, in files that nobody edits:
+//!
+//! * `limits.json`: the LimitStates of limits that were made through the admin API, and of those that are decreasing;
+//! * `retry_policy.json`: the override of the retry policy, as it was put.
+//!
+//! A file is replaced whole or not at all, and a write that has returned is on the disk. A file that can't be understood
+//! stops the start and is left untouched. Refuses to know when any of it changes, and what is live.
+
+mod disk;
+mod format;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::ledger::CapacityEvent;
+use crate::limit::{LimitKey, LimitSpec, Origin};
+
+const LIMITS: &str = "limits.json";
+const RETRY_POLICY: &str = "retry_policy.json";
+
+/// Limits made through the admin API at most. A definition is at most 16 KiB, most are below 300 bytes: 3 MB.
+pub const API_LIMITS_MAX: usize = 10_000;
+
+/// Limits of files are remembered as decreasing only while all of them are fewer than this. What is not remembered goes on
+/// with the next request that asks for it.
+const LIMITS_MAX: usize = 2 * API_LIMITS_MAX;
+
+/// All of it. A clone is what it may become: it is saved first, and then takes the place of the one it came from.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    dir: PathBuf,
+    limits: BTreeMap<LimitKey, LimitState>,
+    /// What was put over the retry policy of the file, in part or whole.
+    pub retry_override: Option<serde_json::Value>,
+}
+
+/// One limit: what it should be, and whether it still gets there.
+#[derive(Debug, Clone)]
+pub struct LimitState {
+    pub spec: Arc<LimitSpec>,
+    /// The capacity that still holds, above the one of `spec`.
+    pub decreasing_from: Option<u64>,
+}
+
+impl LimitState {
+    fn is_api(&self) -> bool {
+        self.spec.origin == Origin::Api
+    }
+}
+
+/// A file that Sluice wrote and can't read any more.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}: {what}. It is left as it is. Put back a copy of it, or move it away to start without it: \
+     then {lost}",
+    path.display()
+)]
+pub struct Broken {
+    path: PathBuf,
+    what: String,
+    lost: &'static str,
+}
+
+impl State {
+    /// Reads what is there; nothing is remembered if nothing is.
+    pub fn load(dir: &Path) -> Result<Self, Broken> {
+        let broken = |name: &str, what, lost| Broken { path: dir.join(name), what, lost };
+        let limits = disk::read(&dir.join(LIMITS))
+            .and_then(|text| text.map_or_else(|| Ok(BTreeMap::new()), |text| format::parse_limits(&text)))
+            .map_err(|what| broken(LIMITS, what, "limits made with PUT /v1/limits are gone"))?;
+        let retry_override = disk::read(&dir.join(RETRY_POLICY))
+            .and_then(|text| text.map(|text| format::parse_override(&text)).transpose())
+            .map_err(|what| broken(RETRY_POLICY, what, OVERRIDE_LOST))?;
+        Ok(Self { dir: dir.to_owned(), limits, retry_override })
+    }
+
+    /// The override can be read, but doesn't fit what it is put over.
+    pub fn override_does_not_fit(&self, why: &str) -> Broken {
+        let what = format!("the retry policy that it makes together with the file is wrong: {why}");
+        Broken { path: self.dir.join(RETRY_POLICY), what, lost: OVERRIDE_LOST }
+    }
+
+    pub fn save_limits(&self) -> io::Result<()> {
+        disk::write(&self.dir, LIMITS, &format::write_limits(&self.limits)?)
+    }
+
+    pub fn save_override(&self) -> io::Result<()> {
+        match &self.retry_override {
+            Some(patch) => disk::write(&self.dir, RETRY_POLICY, &format::write_override(patch)?),
+            None => disk::remove(&self.dir, RETRY_POLICY),
+        }
+    }
+
+    /// Limits that were made through the admin API.
+    pub fn api_limits(&self) -> impl Iterator<Item = (&LimitKey, &Arc<LimitSpec>)> {
+        let api = self.limits.iter().filter(|(_, limit)| limit.is_api());
+        api.map(|(key, limit)| (key, &limit.spec))
+    }
+
+    /// Limits that did not have their new capacity when that was last looked at.
+    pub fn decreasing(&self) -> impl Iterator<Item = &LimitKey> {
+        self.limits.iter().filter(|(_, limit)| limit.decreasing_from.is_some()).map(|(key, _)| key)
+    }
+
+    /// Makes or changes a limit of the admin API; false if there is no room for another.
+    pub fn put(&mut self, key: &LimitKey, spec: Arc<LimitSpec>) -> bool {
+        let there = self.limits.get(key);
+        if there.is_none_or(|there| !there.is_api()) && self.api_limits().count() >= API_LIMITS_MAX {
+            return false;
+        }
+        // Still on its way down, unless this raises it.
+        let decreasing_from = there.and_then(|there| there.decreasing_from);
+        let decreasing_from = decreasing_from.filter(|from| *from > spec.capacity);
+        self.limits.insert(key.clone(), LimitState { spec, decreasing_from });
+        true
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        self.limits.remove(key);
+    }
+
+    /// Takes note of what the ledger says; `spec` is what the limit should be now, if it still is one. Whether anything is
+    /// different.
+    pub fn note(&mut self, event: &CapacityEvent, spec: Option<&Arc<LimitSpec>>) -> bool {
+        match (event, spec) {
+            (CapacityEvent::Decreasing { key, from, to }, Some(spec)) if *to == spec.capacity => {
+                if !self.limits.contains_key(key) && self.limits.len() >= LIMITS_MAX {
+                    return false;
+                }
+                let limit = LimitState { spec: Arc::clone(spec), decreasing_from: Some(*from) };
+                self.limits.insert(key.clone(), limit);
+                true
+            }
+            // It was told to become something else in the meantime, which will be told as well.
+            (CapacityEvent::Decreasing { .. }, _) => false,
+            (CapacityEvent::Settled { key, .. }, _) => self.settled(key),
+        }
+    }
+
+    /// A limit that is decreasing should now be this. Whether anything is different.
+    pub fn refresh(&mut self, key: &LimitKey, spec: &Arc<LimitSpec>) -> bool {
+        match self.limits.get_mut(key) {
+            Some(limit) if limit.spec.capacity != spec.capacity => {
+                limit.spec = Arc::clone(spec);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A limit has the capacity it should have, or is none any more. Whether anything is different.
+    pub fn settled(&mut self, key: &LimitKey) -> bool {
+        match self.limits.get_mut(key) {
+            None => false,
+            Some(limit) if limit.is_api() => limit.decreasing_from.take().is_some(),
+            Some(_) => self.limits.remove(key).is_some(),
+        }
+    }
+}
+
+const OVERRIDE_LOST: &str = "the retry policy is the file's again";

@@ -1,0 +1,87 @@
+//! What leases must do on every ledger, a line each.
+
+use crate::lease_scenario::{LIMITS, Port, run};
+use crate::testapp::TestApp;
+
+pub const ROWS: &[&str] = &[
+    // through Envoy: concurrency comes back at the end of the stream, hits stay what they were
+    "A: ask x10 = lease | B: ask x1 = lease | ask x1 = over held | done A = ok | ask x1 = lease | used tokens 12",
+    "A: ask x10 = lease | done A = ok | used held 0 | used tokens 10 | used bytes 10 | used calls 1",
+    // a look holds nothing
+    "ask x0 = ok | used held 0",
+    // hits at the end are what was used of the limits that cost hits and are reconciled
+    "A: ask x10 = lease | done A x4 = ok | used held 0 | used tokens 4 | used bytes 4 | used calls 1",
+    "A: ask x10 = lease | done A x10 = ok | used held 0 | used tokens 10",
+    "A: ask x10 = lease | done A x0 = ok | used held 0 | used tokens 0 | used bytes 0 | used calls 1",
+    "A: ask x10 = lease | done A x30 = ok | used held 0 | used tokens 30 | used bytes 30 | used calls 1",
+    "A: ask x10 = lease | done A x4 limit=tokens = ok | used tokens 4 | used bytes 10 | used held 0",
+    "A: ask x10 = lease | done A x4 limit=nothing = ok | used tokens 10 | used held 0",
+    // more than fits is a debt, or is let go
+    "A: ask x90 = lease | done A x101 = ok | used tokens 90 | owes tokens 11 | used bytes 90 | owes bytes 0",
+    "A: ask x90 = lease | done A x100 = ok | used tokens 100 | owes tokens 0",
+    // a refund is of what was reserved
+    "A: ask x10 = lease | done A -x3 = ok | used tokens 7 | used bytes 7 | used held 0",
+    "A: ask x10 = lease | done A -x30 = ok | used tokens 0 | used held 0",
+    // several completions of one call count together
+    "A: ask x10 = lease | done A + A x3 limit=tokens + A x4 limit=tokens + A x1 limit=bytes = ok | used tokens 7 | used bytes 1 | used held 0",
+    "A: ask x10 = lease | B: ask x20 = lease | done A x1 + B x2 = ok | used tokens 3 | used held 0",
+    "A: reserve tokens 10 held 1 = ok | done A x3 + id:A x1 = ok | used tokens 4 | used held 0",
+    // a second completion changes nothing
+    "A: ask x10 = lease | done A x4 = ok | done A x4 = ok | done A x2 = ok | done A x90 = ok | used tokens 4 | used held 0",
+    "A: ask x10 = lease | done A = ok | done A x4 = ok | used tokens 10 | used held 0",
+    "A: ask x10 = lease | done A x0 = ok | done A x50 = ok | used tokens 0",
+    "A: ask x90 = lease | done A x120 = ok | done A x120 = ok | done A x130 = ok | owes tokens 30 | used tokens 90",
+    // a denial holds nothing and has no lease
+    "ask x100 = lease | ask x1 = over tokens | used held 1",
+    // what Envoy sends again is charged once, and its lease is one lease
+    "A: ask-as r x10 = lease | B: ask-as r x10 = lease | used tokens 10 | used held 1 | done A x3 = ok | done B x5 = ok | used tokens 3 | used held 0",
+    // after its end a lease changes nothing
+    "A: ask-short x10 = lease | wait 3 | done A x4 = ok | used tokens 0 | used held 0",
+    "A: ask-short x10 = lease | wait 3 | ask-short x90 = lease | done A x40 = ok | used tokens 90",
+    "A: ask-short x10 = lease | wait 1 | done A x4 = ok | used tokens 4 | wait 3 | used tokens 0",
+    // a limit in shadow mode is held and released too
+    "A: ask-dark = lease | B: ask-dark = lease | C: ask-dark = ok | used held 2 | done A = ok | used held 1 | done B = ok | used held 0",
+    // the lease API: all or nothing
+    "A: reserve tokens 10 held 1 = ok | used tokens 10 | used held 1 | complete A = ok | used tokens 10 | used held 0",
+    "reserve tokens 60 = ok | reserve bytes 10 tokens 41 = over tokens | used bytes 0 | used tokens 60",
+    "reserve tokens 101 = never tokens | used tokens 0",
+    "reserve nonsense 1 = unknown_limit_key:d:row=",
+    "reserve tokens 0 = invalid_request requirements[0].amount: ",
+    // amounts of one key are added
+    "reserve tokens 60 held 1 tokens 41 = never tokens | reserve tokens 60 tokens 40 = ok | used tokens 100",
+    // any rolling limit can be given what was used
+    "A: reserve tokens 10 calls 10 held 2 = ok | complete A tokens 3 calls 4 = ok | used tokens 3 | used calls 4 | used held 0",
+    "A: reserve tokens 10 calls 10 held 2 = ok | complete id:A calls 30 = ok | used tokens 10 | used calls 30 | used held 0",
+    "A: reserve calls 50 = ok | complete A calls 60 = ok | used calls 50 | owes calls 0",
+    "A: reserve tokens 50 = ok | complete A tokens 160 = ok | used tokens 50 | owes tokens 110",
+    "A: reserve tokens 50 held 1 = ok | complete A tokens 0 held 9 = ok | used tokens 0 | used held 0",
+    "A: reserve tokens 50 held 1 = ok | complete A calls 1 = invalid_request actuals[0].key: | used held 1 | used tokens 50",
+    "A: reserve tokens 10 = ok | complete A tokens 4 = ok | complete A tokens 1 = ok | complete id:A tokens 90 = ok | used tokens 4",
+    "A: reserve tokens 10 = ok | complete A tokens 10 = ok | complete A tokens 4 = ok | used tokens 10",
+    // names: once is enough, refused stays refused
+    "A: reserve-as x tokens 10 held 1 = ok | A: reserve-as x tokens 10 held 1 = ok | used tokens 10 | used held 1 | complete A = ok | used held 0",
+    "reserve-as x tokens 10 = ok | reserve-as x tokens 11 = invalid_request this lease_id was used | used tokens 10",
+    "reserve-as x tokens 10 bytes 5 = ok | reserve-as x tokens 10 bytes 9 = invalid_request this lease_id was used | used bytes 5",
+    "A: reserve tokens 95 = ok | reserve-as x tokens 10 = over tokens | complete A tokens 0 = ok | reserve-as x tokens 10 = over tokens | reserve-as y tokens 10 = ok",
+    "A: reserve-as x held 1 = ok | complete id:A = ok | A: reserve-as x held 1 = ok | used held 0",
+    // a lease of one way in can be completed through the other
+    "A: reserve tokens 10 held 1 = ok | done A x4 = ok | used tokens 4 | used held 0",
+    "A: reserve tokens 10 held 1 = ok | done id:A x4 = ok | used tokens 4 | used held 0",
+    "A: ask x10 = lease | complete A tokens 4 = ok | used tokens 4 | used bytes 10 | used held 0",
+    "A: ask x10 = lease | complete A calls 1 = invalid_request actuals[0].key: | used held 1",
+];
+
+/// All rows at once: they share the server but no limit.
+pub async fn run_all(app: &TestApp, port: Port) {
+    let rows = ROWS.iter().enumerate().map(|(index, row)| async move {
+        run(app, port, &format!("{port:?}{index}"), row).await;
+    });
+    futures_util::future::join_all(rows).await;
+}
+
+#[tokio::test]
+async fn memory() {
+    let app = TestApp::with_limits(LIMITS).start().await;
+    run_all(&app, Port::Http).await;
+    run_all(&app, Port::Grpc).await;
+}
