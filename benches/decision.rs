@@ -14,14 +14,13 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use sluice::admission::Request;
 use sluice::app::{App, Options};
 use sluice::config::settings::value::Listen;
-use sluice::config::{Hot, Loaded, Settings, SourceFile, load_limits};
+use sluice::config::{SourceFile, load, load_limits};
 use sluice::grpc::{pb, rls};
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{Action, Chain, Hold, Keep, Transfer};
 use sluice::limit::key::Entry;
 use sluice::limit::{Accounts, LeaseId};
 use sluice::registry::{Ask, Registry};
-use sluice::retry::policy::RetryPolicy;
 use sluice::service::Service;
 use sluice::snapshot::Snapshot;
 use smallvec::smallvec;
@@ -126,19 +125,14 @@ fn pure(c: &mut Criterion) {
 
 /// A server, of which only the inside is used.
 fn service(runtime: &tokio::runtime::Runtime) -> Arc<Service> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::create_dir(dir.path().join("limits")).expect("a directory");
+    std::fs::write(dir.path().join("limits/llm.yaml"), LIMITS).expect("a file");
+    let mut loaded = load(Some(dir.path())).expect("the limits must be right");
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut settings = Settings::default();
-    settings.grpc.listen = Listen::Tcp(free);
-    settings.admin.listen = free;
-    let hot = Hot {
-        registry: registry(LIMITS),
-        retry_policy: RetryPolicy::default(),
-        files: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let dir = std::env::temp_dir();
-    let options =
-        Options { loaded: Loaded { settings, hot }, config_dir: dir.clone(), state_dir: dir.join("none") };
+    loaded.settings.grpc.listen = Listen::Tcp(free);
+    loaded.settings.admin.listen = free;
+    let options = Options { loaded, config_dir: dir.path().to_owned(), state_dir: dir.path().join("state") };
     let app = runtime.block_on(App::start(options)).expect("it must start");
     Arc::clone(&app.service)
 }
