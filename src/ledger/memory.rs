@@ -93,7 +93,7 @@ impl Core {
                 return Err(LedgerError::Full(RESERVATIONS_MAX));
             }
             Ok(()) => {
-                self.commit(chain, &trial, now_ms);
+                self.commit(chain, &mut trial, now_ms);
                 Verdict::Done
             }
             Err(Stop::DoneBefore) => Verdict::Done,
@@ -235,18 +235,25 @@ impl Core {
     }
 
     /// From here on it succeeds.
-    fn commit(&mut self, chain: &Chain, trial: &Trial, now_ms: u64) {
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
         let lease = if chain.keep == Keep::Nothing { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
             let tried =
-                trial.iter().find(|tried| tried.id == id).expect("every account must have been tried");
-            let slot = self.store.account_or_new(id, tried.capacity);
+                trial.iter_mut().find(|tried| tried.id == id).expect("every account must have been tried");
+            if tried.slot == NONE {
+                tried.slot = self.store.account_or_new(id, tried.capacity);
+            }
+            let slot = tried.slot;
             self.store.slot_mut(slot).capacity = tried.capacity;
             match transfer.action {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
-                Action::Void => self.void(lease, slot, now_ms),
+                Action::Void => {
+                    self.void(lease, slot, now_ms);
+                    // An account goes with its last record.
+                    tried.slot = self.store.account(id);
+                }
                 Action::Debt { amount } => {
                     let slot_debt = &mut self.store.slot_mut(slot).debt;
                     *slot_debt = slot_debt.saturating_add(amount);

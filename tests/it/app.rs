@@ -239,6 +239,7 @@ async fn metrics_have_the_names_that_people_build_on() {
         "sluice_limit_debt{limit=\"all:held\"} 0",
         "sluice_config_reloads_total{result=\"ok\"} 1",
         "sluice_retry_budget_ratio 0.0",
+        "sluice_leases_total{event=\"reserved\"} 0",
     ] {
         assert!(answer.body.lines().any(|there| there == line), "{line} is not in\n{}", answer.body);
     }

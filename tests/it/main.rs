@@ -21,6 +21,7 @@ mod wire;
 
 mod app;
 mod cli;
+mod footprint;
 mod malformed;
 mod hints;
 mod matching;
