@@ -269,11 +269,19 @@ impl Core {
 
     fn hold(&mut self, chain: &Chain, lease: u128, slot: u32, purpose: Purpose, hold: Hold, now_ms: u64) {
         let lifetime_ms = u64::from(hold.lifetime_seconds.get()) * 1000;
-        if chain.keep == Keep::Nothing {
-            self.store.count(slot, hold.amount, now_ms, lifetime_ms);
-        } else {
-            let record = Record::counted(lease, slot, purpose, hold.amount, chain.keep == Keep::ForRetries);
-            self.store.insert(record, now_ms + lifetime_ms);
+        match chain.keep {
+            Keep::Nothing => self.store.count(slot, hold.amount, now_ms, lifetime_ms),
+            // Nobody gives it back by name, so only the name has a record, and only while it may be sent again.
+            Keep::Name => {
+                self.store.count(slot, hold.amount, now_ms, lifetime_ms);
+                let name = Record::name_only(lease, slot, purpose, Fate::Voided, hold.amount);
+                self.store.insert(name, now_ms + RETRY_MEMORY_MS);
+            }
+            Keep::ForCompletion | Keep::ForRetries => {
+                let for_retries = chain.keep == Keep::ForRetries;
+                let record = Record::counted(lease, slot, purpose, hold.amount, for_retries);
+                self.store.insert(record, now_ms + lifetime_ms);
+            }
         }
     }
 
@@ -289,7 +297,7 @@ impl Core {
     /// A name that the caller may send again stays refused.
     fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
         let full = self.store.records() >= RESERVATIONS_MAX;
-        if chain.keep != Keep::ForRetries || refusal.code != Code::ExceedsCredits || full {
+        if !chain.keep.is_named() || refusal.code != Code::ExceedsCredits || full {
             return;
         }
         let transfer = &chain.transfers[refusal.index];

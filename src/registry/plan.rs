@@ -189,12 +189,18 @@ impl Plan {
     fn add(&mut self, new: Requirement) -> Result<usize, PlanError> {
         if let Some(index) = self.requirements.iter().position(|there| there.account.id == new.account.id) {
             let there = &mut self.requirements[index];
+            there.reconcile |= new.reconcile;
+            // A shadow never denies, so it adds nothing to what another descriptor asks of the same limit in earnest.
+            match (there.enforcement, new.enforcement) {
+                (Enforcement::Enforced | Enforcement::Quota, Enforcement::Shadow) => return Ok(index),
+                (Enforcement::Shadow, Enforcement::Enforced | Enforcement::Quota) => there.amount = 0,
+                _ => {}
+            }
             there.amount = there
                 .amount
                 .checked_add(new.amount)
                 .ok_or_else(|| PlanError::AmountOverflow(new.account.key.clone()))?;
             there.enforcement = there.enforcement.max(new.enforcement);
-            there.reconcile |= new.reconcile;
             return Ok(index);
         }
         if self.requirements.len() == REQUIREMENTS_MAX {

@@ -331,7 +331,10 @@ async fn stopping_lets_calls_in_flight_finish_and_tells_readiness_first() {
     let stopping = tokio::spawn(app.app.stop());
 
     until("readiness to fall", async || match crate::http::get(admin, "/readyz").await {
-        answer if answer.status == 503 => Ok(assert_eq!(answer.body, "draining\n")),
+        answer if answer.status == 503 => {
+            assert_eq!(answer.body, "draining\n");
+            Ok(())
+        }
         answer => Err(answer.body),
     })
     .await;
