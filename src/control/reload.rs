@@ -94,11 +94,9 @@ impl Control {
 }
 
 fn prepare(sources: &Sources, live: &Snapshot, state: &State) -> Result<Prepared, Vec<Problem>> {
-    if sources.limits.is_empty()
-        && sources.problems.is_empty()
-        && live.registry.domain_names().next().is_some()
-    {
-        let text = "the last limits file is gone, which would allow everything: put it back, or restart to go without";
+    let had_limits = live.registry.domain_names().next().is_some();
+    if sources.limits_missing && sources.problems.is_empty() && had_limits {
+        let text = "the directory is gone, which would allow everything: put it back, if only an empty one";
         return Err(vec![Problem::of_file("limits", text)]);
     }
     let hot = config::load_hot(sources, Some(&live.registry))?;

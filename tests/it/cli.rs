@@ -345,7 +345,8 @@ async fn a_unix_socket_is_printed_as_it_is_given() {
 /// `sluice serve | head -1` must not end the server.
 #[tokio::test]
 async fn a_closed_pipe_is_no_reason_to_stop() {
-    let dir = directory(&[("config/sluice.yaml", "leases: {secrets: [0123456789abcdef]}")]);
+    let settings = ("config/sluice.yaml", "leases: {secrets: [0123456789abcdef]}");
+    let dir = directory(&[settings, ("config/limits/a.yaml", LIMITS)]);
     let mut child = serve(dir.path(), &FREE).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let mut log = String::new();

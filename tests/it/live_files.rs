@@ -76,8 +76,15 @@ async fn the_directory_of_limits_may_come_and_go() {
     let app = TestApp::with_limits(&limits(10)).start().await;
     let (limits_dir, aside) = (app.dir.path().join("limits"), app.dir.path().join("aside"));
     fs::rename(&limits_dir, &aside).unwrap();
-    app.becomes(PATH, None).await;
+    // A mount that was lost must not allow everything.
+    crate::wait::until("the problem", async || {
+        let config = app.get("/v1/config").await.json();
+        if config["problems"][0]["file"] == "limits" { Ok(()) } else { Err(config.to_string()) }
+    })
+    .await;
+    app.becomes(PATH, Some(10)).await;
     fs::create_dir(&limits_dir).unwrap();
+    app.becomes(PATH, None).await;
     fs::write(limits_dir.join("a.yaml"), limits(20)).unwrap();
     app.becomes(PATH, Some(20)).await;
     // The directory is another one now, and its events are heard all the same.
