@@ -5,7 +5,8 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a benchmark reads the clock and stops on errors"
+    clippy::cast_possible_truncation,
+    reason = "a benchmark reads the clock, stops on errors and rounds"
 )]
 
 use std::io::{BufRead, BufReader};

@@ -330,11 +330,11 @@ async fn stopping_lets_calls_in_flight_finish_and_tells_readiness_first() {
     let in_flight = service.call();
     let stopping = tokio::spawn(app.app.stop());
 
-    until("readiness to fall", async || match crate::http::get(admin, "/readyz").await {
-        answer if answer.status == 503 => Ok(assert_eq!(answer.body, "draining\n")),
+    let said = until("readiness to fall", async || match crate::http::get(admin, "/readyz").await {
+        answer if answer.status == 503 => Ok(answer.body),
         answer => Err(answer.body),
-    })
-    .await;
+    });
+    assert_eq!(said.await, "draining\n");
     assert_eq!(crate::http::get(admin, "/livez").await.status, 200, "it is still alive");
     until("the port to close", async || match tokio::net::TcpStream::connect(grpc).await {
         Err(_) => Ok(()),
