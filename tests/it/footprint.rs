@@ -72,8 +72,9 @@ fn reservations(accounts: u64) -> u64 {
     let account = |n: u64| Arc::new(Account::new(LimitKey::new(&format!("d:tenant={n}:inflight"))));
     let few: Vec<Arc<Account>> = (0..accounts.min(10_000)).map(account).collect();
     let before = resident_bytes();
+    let mut one_of_few = few.iter().cycle();
     for n in 0..COUNT {
-        let account = if accounts == COUNT { account(n) } else { Arc::clone(&few[(n % accounts) as usize]) };
+        let account = if accounts == COUNT { account(n) } else { Arc::clone(one_of_few.next().unwrap()) };
         let hold = Hold { amount: 1, lifetime_seconds: NonZeroU32::new(300).unwrap(), capacity: COUNT };
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();
         let lease = LeaseId::fresh(n, fastrand::u128(..));

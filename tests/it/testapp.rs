@@ -18,12 +18,14 @@ pub struct TestApp {
     pub dir: tempfile::TempDir,
 }
 
+type Change = Box<dyn FnOnce(&mut Settings)>;
+
 /// What to start.
 #[derive(Default)]
 pub struct Builder {
     dir: Option<tempfile::TempDir>,
     files: Vec<(String, String)>,
-    settings: Vec<Box<dyn FnOnce(&mut Settings)>>,
+    settings: Vec<Change>,
 }
 
 impl TestApp {
