@@ -69,6 +69,7 @@ pub struct App {
     pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
     stop_grpc: CancellationToken,
+    health: grpc::Health,
     stop_rest: CancellationToken,
     tasks: JoinSet<Result<(), String>>,
 }
@@ -120,8 +121,8 @@ impl App {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
         health.set(service.ready().is_ok()).await;
-        tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health)));
-        Ok(Self { grpc, admin, service, control, stop_grpc, stop_rest, tasks })
+        tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health.clone())));
+        Ok(Self { grpc, admin, service, control, stop_grpc, health, stop_rest, tasks })
     }
 
     /// Returns when a part of it ends by itself, which none should.
@@ -147,6 +148,7 @@ impl App {
     /// 5. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(mut self) {
         self.service.start_draining();
+        self.health.set(false).await;
         self.stop_grpc.cancel();
         // Calls, not connections: health clients hold streams open for as long as they like.
         if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {

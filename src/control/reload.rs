@@ -94,6 +94,13 @@ impl Control {
 }
 
 fn prepare(sources: &Sources, live: &Snapshot, state: &State) -> Result<Prepared, Vec<Problem>> {
+    if sources.limits.is_empty()
+        && sources.problems.is_empty()
+        && live.registry.domain_names().next().is_some()
+    {
+        let text = "the last limits file is gone, which would allow everything: put it back, or restart to go without";
+        return Err(vec![Problem::of_file("limits", text)]);
+    }
     let hot = config::load_hot(sources, Some(&live.registry))?;
     let composed = compose(hot, state, Some(&live.registry))?;
     let registry = &composed.hot.registry;

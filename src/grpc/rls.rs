@@ -3,6 +3,8 @@
 //! Converts once in each direction and decides nothing. Every malformed request is INVALID_ARGUMENT that names the field.
 //! A descriptor with an entry `lease_id` is a completion: it is carried out first, and its status is always OK.
 
+mod completion;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +15,11 @@ use smallvec::SmallVec;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Code, Status};
 
+use self::completion::{lease_metadata, lease_of, parse_completion, with_completions};
 use super::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use super::{pb, status};
 use crate::admission::{self, Decision, Request};
-use crate::lease::{Report, Used};
+use crate::lease::Report;
 use crate::limit::Unit;
 use crate::limit::key::Entry;
 use crate::registry::{Ask, OverrideLimit};
@@ -27,12 +30,6 @@ const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
 
 /// Metadata that names a request, so that Envoy's own retry of it charges once.
 pub const REQUEST_ID: &str = "x-sluice-request-id";
-
-/// The entry that makes a descriptor a completion, and the metadata that it comes from.
-const LEASE_ID: &str = "lease_id";
-
-/// The entry of a completion that narrows its hits to one limit.
-const LIMIT: &str = "limit";
 
 /// Envoy's configurations have a handful; each costs a look-up.
 pub const DESCRIPTORS_MAX: usize = 64;
@@ -130,25 +127,6 @@ pub async fn should_rate_limit(
     Ok(if completions.is_empty() { response } else { with_completions(message, response) })
 }
 
-/// Puts the statuses of completions, always OK, between those of the other descriptors.
-fn with_completions(
-    message: &pb::RateLimitRequest,
-    mut response: pb::RateLimitResponse,
-) -> pb::RateLimitResponse {
-    let ok = code_number(admission::Code::Ok);
-    let mut others = std::mem::take(&mut response.statuses).into_iter();
-    let bare = || pb::DescriptorStatus { code: ok, ..Default::default() };
-    let status = |descriptor: &pb::RateLimitDescriptor| match lease_of(descriptor) {
-        Some(_) => bare(),
-        None => others.next().unwrap_or_else(bare),
-    };
-    response.statuses = message.descriptors.iter().map(status).collect();
-    if response.overall_code == pb::Code::Unknown as i32 {
-        response.overall_code = ok;
-    }
-    response
-}
-
 fn invalid(text: impl Into<String>) -> Status {
     Status::invalid_argument(text)
 }
@@ -187,21 +165,6 @@ fn parse<'a>(
     }
     let request_id = request_id.filter(|id| !id.is_empty());
     Ok(Parsed { request: Request { domain: &message.domain, asks, is_retry, request_id }, completions })
-}
-
-/// The lease that a descriptor completes, if that is what it is.
-fn lease_of(descriptor: &pb::RateLimitDescriptor) -> Option<&str> {
-    descriptor.entries.iter().find(|entry| entry.key == LEASE_ID).map(|entry| entry.value.as_str())
-}
-
-/// Entries that only tell the phases apart are not looked at. The request's own hits are those of its start.
-fn parse_completion<'a>(lease: &'a str, descriptor: &'a pb::RateLimitDescriptor) -> Report<'a> {
-    let limit = descriptor.entries.iter().find(|entry| entry.key == LIMIT);
-    let used = descriptor.hits_addend.as_ref().map(|hits| match descriptor.is_negative_hits {
-        true => Used::Refund(hits.value),
-        false => Used::Hits(hits.value),
-    });
-    Report { lease, limit: limit.map(|entry| entry.value.as_str()), used }
 }
 
 fn parse_descriptor<'a>(
@@ -317,10 +280,4 @@ fn headers(denial: &admission::Denial) -> Vec<pb::HeaderValue> {
     let header =
         |(key, value): (&str, String)| pb::HeaderValue { key: key.to_owned(), value, ..Default::default() };
     denial.headers().map(header).collect()
-}
-
-/// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
-fn lease_metadata(handle: String) -> pb::Struct {
-    let value = pb::Value { kind: Some(pb::value::Kind::StringValue(handle)) };
-    pb::Struct { fields: [(LEASE_ID.to_owned(), value)].into() }
 }

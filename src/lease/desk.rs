@@ -3,6 +3,7 @@
 //! Keeps the secrets, the book and the tasks that settle. Knows neither the wire nor how a reserve is decided.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -26,6 +27,7 @@ pub struct Desk {
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     settling: Arc<Semaphore>,
+    unsettled: AtomicU64,
 }
 
 /// A lease as it is handed out.
@@ -58,7 +60,8 @@ pub struct View {
 impl Desk {
     pub fn new(signer: Signer, book_max: usize, metrics: Arc<Metrics>) -> Self {
         let settling = Arc::new(Semaphore::new(SETTLING_MAX));
-        Self { signer, book: Book::new(book_max), metrics, tasks: TaskTracker::new(), settling }
+        let (book, tasks) = (Book::new(book_max), TaskTracker::new());
+        Self { signer, book, metrics, tasks, settling, unsettled: AtomicU64::new(0) }
     }
 
     /// Hands out a lease that was reserved. One that its caller named may have been handed out before.
@@ -87,8 +90,15 @@ impl Desk {
     }
 
     pub fn find_token(&self, text: &str) -> Result<Found, Refused> {
-        let opened = self.signer.open(text);
-        let lease = opened.inspect_err(|_| self.metrics.lease_event(LeaseEvent::Forged))?;
+        let lease = self.signer.open(text).inspect_err(|refused| {
+            let count = self.metrics.lease_event(LeaseEvent::Forged);
+            if worth_a_line(count) {
+                tracing::warn!(
+                    count,
+                    "a lease token {refused}: do all instances have the same leases.secrets?"
+                );
+            }
+        })?;
         match self.book.find(lease.id.bits()) {
             Some(Page { state: State::Completed, .. }) => Ok(Found::Completed),
             _ => Ok(Found::Open(lease)),
@@ -107,8 +117,16 @@ impl Desk {
         read(&self.book.find(LeaseId::parse(id).bits())?)
     }
 
-    /// Remembers that a lease was settled.
-    pub fn completed(&self, lease: &Lease) {
+    /// What became of a completion.
+    pub fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
+        let Some(error) = error else { return self.completed(lease) };
+        let count = self.unsettled.fetch_add(1, Ordering::Relaxed) + 1;
+        if worth_a_line(count) {
+            tracing::warn!(count, lease = %lease.id, %error, "a lease was not settled and will expire");
+        }
+    }
+
+    fn completed(&self, lease: &Lease) {
         if lease.ends_at_unix_ms() <= clock::unix_ms() {
             return;
         }
@@ -148,6 +166,11 @@ impl Desk {
             tracing::warn!(leases = self.tasks.len(), "leases were not settled in time and will expire");
         }
     }
+}
+
+/// What may come in floods is logged the first time, the second, the fourth, …
+fn worth_a_line(count: u64) -> bool {
+    count.is_power_of_two()
 }
 
 fn read(page: &Page) -> Option<View> {

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use super::Service;
 use crate::clock;
 use crate::lease::apply::Means;
@@ -62,21 +64,23 @@ impl Service {
     /// Completes what the completion descriptors of one call name, each lease once. Envoy ignores the answer, so there
     /// is none.
     pub async fn complete_reports(self: &Arc<Self>, reports: &[Report<'_>]) {
-        for (index, first) in reports.iter().enumerate() {
-            if reports[..index].iter().any(|earlier| earlier.lease == first.lease) {
-                continue;
-            }
-            match self.desk.find(first.lease) {
-                Ok(Found::Open(lease)) => {
-                    let same = reports.iter().filter(|report| report.lease == first.lease);
-                    let used = used_by_reports(&lease, &same.copied().collect::<Vec<_>>());
-                    // It was logged where it happened.
-                    drop(self.settle(lease, used).await);
+        let mut named: Vec<(Lease, Vec<Report<'_>>)> = Vec::new();
+        for report in reports {
+            if let Some((_, same)) = named.iter_mut().find(|(_, same)| same[0].lease == report.lease) {
+                same.push(*report);
+            } else if let Ok(Found::Open(lease)) = self.desk.find(report.lease) {
+                match named.iter_mut().find(|(there, _)| there.id == lease.id) {
+                    Some((_, same)) => same.push(*report),
+                    None => named.push((lease, vec![*report])),
                 }
-                Ok(Found::Completed | Found::Unknown) => {}
-                Err(refused) => tracing::warn!("a completion's lease token {refused}"),
             }
         }
+        // All are on their way before the first is waited for: the call may be reset at any moment.
+        let settling = named.into_iter().map(|(lease, same)| {
+            let used = used_by_reports(&lease, &same);
+            self.settle(lease, used)
+        });
+        join_all(settling).await;
     }
 
     async fn settle(self: &Arc<Self>, lease: Lease, used: Vec<Option<u64>>) -> Result<(), LedgerError> {
@@ -91,12 +95,7 @@ impl Service {
                     accounts: &service.admission.accounts,
                 };
                 let settled = means.apply(&lease, &steps).await;
-                match &settled {
-                    Ok(()) => service.desk.completed(&lease),
-                    Err(error) => {
-                        tracing::warn!(lease = %lease.id, %error, "a lease was not settled and will expire");
-                    }
-                }
+                service.desk.settled(&lease, settled.as_ref().err());
                 settled
             })
             .await

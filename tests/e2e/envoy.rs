@@ -1,4 +1,5 @@
-//! A real Envoy with a bootstrap of envoy/, on free ports, and the upstream behind it.
+//! A real Envoy with a bootstrap of envoy/ as it is, but on free ports: `Envoy::asking(port)`, or with more to say
+//! `Envoy::of(LEASES).before(router).changed(from, to).start(&[port, port])`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,91 +7,111 @@ use std::process::Command;
 
 use crate::http::{self, Answer};
 use crate::process::Process;
+use crate::upstream::Upstream;
 use crate::wait::until;
 
-const RATELIMIT: &str = include_str!("../../envoy/ratelimit.yaml");
-const LEASES: &str = include_str!("../../envoy/leases.yaml");
+pub const RATELIMIT: &str = include_str!("../../envoy/ratelimit.yaml");
+pub const FAIL_CLOSED: &str = include_str!("../../envoy/fail-closed.yaml");
+pub const LEASES: &str = include_str!("../../envoy/leases.yaml");
 
-/// Time for a busy machine: a call that takes too long lets its request pass, and no test means that.
+/// Time for a busy machine: a call that takes too long lets its request pass, and few tests mean that.
 const PATIENCE: [(&str, &str); 2] =
-    [("timeout: 0.25s", "timeout: 20s"), ("max_interval: 0.1s", "max_interval: 20s")];
+    [("timeout: 1.5s", "timeout: 20s"), ("max_interval: 0.7s", "max_interval: 20s")];
 
 pub struct Envoy {
     _process: Process,
     pub address: SocketAddr,
+    admin: SocketAddr,
+    pub upstream: Upstream,
     _dir: tempfile::TempDir,
-    upstream: tokio::task::JoinHandle<()>,
+}
+
+/// What to start.
+pub struct Setup {
+    bootstrap: String,
+    upstream: axum::Router,
+    patient: bool,
 }
 
 impl Envoy {
-    /// Asks the Sluice on `sluice_port`.
+    /// With envoy/ratelimit.yaml, and the Sluice on `sluice_port`.
     pub async fn asking(sluice_port: u16) -> Self {
-        Self::changed(sluice_port, &[]).await
+        Self::of(RATELIMIT).start(&[sluice_port]).await
     }
 
-    /// With these parts of the bootstrap replaced.
-    pub async fn changed(sluice_port: u16, changes: &[(&str, &str)]) -> Self {
+    pub fn of(bootstrap: &str) -> Setup {
         let upstream = axum::Router::new().fallback(async || "from the upstream");
-        Self::start(RATELIMIT, upstream, &[sluice_port], changes).await
-    }
-
-    /// With leases, in front of `upstream`, asking each of these in turn.
-    pub async fn leasing(upstream: axum::Router, sluice_ports: &[u16], changes: &[(&str, &str)]) -> Self {
-        Self::start(LEASES, upstream, sluice_ports, changes).await
-    }
-
-    async fn start(
-        bootstrap: &str,
-        upstream: axum::Router,
-        sluice_ports: &[u16],
-        changes: &[(&str, &str)],
-    ) -> Self {
-        let (upstream, upstream_port) = serve(upstream).await;
-        let endpoint = |port: u16| {
-            format!("- endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}")
-        };
-        let sluices: Vec<String> = sluice_ports.iter().map(|port| endpoint(*port)).collect();
-        let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
-        let parts = [
-            port(9901, 0),
-            port(10_000, 0),
-            port(10_001, upstream_port),
-            (endpoint(8081), sluices.join(&format!("\n{:14}", ""))),
-        ];
-        let changes = PATIENCE.iter().chain(changes).map(|(from, to)| ((*from).to_owned(), (*to).to_owned()));
-        let mut bootstrap = bootstrap.to_owned();
-        for (from, to) in parts.into_iter().chain(changes) {
-            assert_eq!(bootstrap.matches(&from).count(), 1, "`{from}` must be in the bootstrap once");
-            bootstrap = bootstrap.replace(&from, &to);
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let (config, admin) = (dir.path().join("envoy.yaml"), dir.path().join("admin"));
-        std::fs::write(&config, bootstrap).unwrap();
-        let mut command = Command::new(binary());
-        command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]);
-        command.arg("--config-path").arg(config).arg("--admin-address-path").arg(&admin);
-        let mut process = Process::start("envoy", &mut command);
-        let address = until("envoy to listen", async || {
-            if let Some(status) = process.exited() {
-                panic!("envoy ended: {status}");
-            }
-            let admin = std::fs::read_to_string(&admin).map_err(|error| error.to_string())?;
-            let admin = admin.parse().map_err(|error| format!("{error}: `{admin}`"))?;
-            listener(admin).await
-        })
-        .await;
-        Self { _process: process, address, _dir: dir, upstream }
+        Setup { bootstrap: bootstrap.to_owned(), upstream, patient: true }
     }
 
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         http::send(self.address, "GET", path, headers, "").await
     }
+
+    /// A counter of Envoy's own.
+    pub async fn stat(&self, name: &str) -> u64 {
+        let text = http::get(self.admin, &format!("/stats?filter=^{name}$")).await.body;
+        let value = text.trim().strip_prefix(&format!("{name}: ")).map(str::parse);
+        value.unwrap_or_else(|| panic!("no {name} in `{text}`")).expect("a counter is a number")
+    }
 }
 
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        self.upstream.abort();
+impl Setup {
+    /// Another upstream than one that answers everything.
+    pub fn before(mut self, upstream: axum::Router) -> Self {
+        self.upstream = upstream;
+        self
     }
+
+    /// With a part of the bootstrap replaced.
+    pub fn changed(mut self, from: &str, to: &str) -> Self {
+        assert_eq!(self.bootstrap.matches(from).count(), 1, "`{from}` must be in the bootstrap once");
+        self.bootstrap = self.bootstrap.replace(from, to);
+        self
+    }
+
+    /// With the timeouts of the file.
+    pub fn impatient(mut self) -> Self {
+        self.patient = false;
+        self
+    }
+
+    /// Asks the Sluices on these ports by turns.
+    pub async fn start(mut self, sluice_ports: &[u16]) -> Envoy {
+        let upstream = Upstream::start(self.upstream.clone()).await;
+        if self.patient {
+            self = PATIENCE.iter().fold(self, |setup, (from, to)| setup.changed(from, to));
+        }
+        for (from, to) in [(9901, 0), (10_000, 0), (10_001, upstream.port)] {
+            self = self.changed(&format!("port_value: {from}}}"), &format!("port_value: {to}}}"));
+        }
+        let endpoint = |port: &u16| {
+            format!("- endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}")
+        };
+        let endpoints: Vec<String> = sluice_ports.iter().map(endpoint).collect();
+        self = self.changed(&endpoint(&8081), &endpoints.join("\n              "));
+        run(&self.bootstrap, upstream).await
+    }
+}
+
+async fn run(bootstrap: &str, upstream: Upstream) -> Envoy {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, admin) = (dir.path().join("envoy.yaml"), dir.path().join("admin"));
+    std::fs::write(&config, bootstrap).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]);
+    command.arg("--config-path").arg(config).arg("--admin-address-path").arg(&admin);
+    let mut process = Process::start("envoy", &mut command);
+    let (admin, address) = until("envoy to listen", async || {
+        if let Some(status) = process.exited() {
+            panic!("envoy ended: {status}");
+        }
+        let admin = std::fs::read_to_string(&admin).map_err(|error| error.to_string())?;
+        let admin = admin.parse().map_err(|error| format!("{error}: `{admin}`"))?;
+        Ok((admin, listener(admin).await?))
+    })
+    .await;
+    Envoy { _process: process, address, admin, upstream, _dir: dir }
 }
 
 fn binary() -> std::ffi::OsString {
@@ -116,11 +137,4 @@ async fn listener(admin: SocketAddr) -> Result<SocketAddr, String> {
     let port = list["listener_statuses"][0]["local_address"]["socket_address"]["port_value"].as_u64();
     let port = port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| list.to_string())?;
     Ok(SocketAddr::from(([127, 0, 0, 1], port)))
-}
-
-async fn serve(router: axum::Router) -> (tokio::task::JoinHandle<()>, u16) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("it never ends") });
-    (serving, port)
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::envoy::Envoy;
+use crate::envoy::{Envoy, LEASES};
 use crate::http;
 use crate::sluice::{Sluice, directory, serve};
 use crate::wait::until;
@@ -70,18 +70,20 @@ impl Setup {
     async fn with(sluices: Vec<Sluice>, changes: &[(&str, &str)]) -> Self {
         let gate = Arc::new(Semaphore::new(0));
         let ports: Vec<u16> = sluices.iter().map(Sluice::grpc_port).collect();
-        let envoy = Envoy::leasing(upstream(Arc::clone(&gate)), &ports, changes).await;
+        let setup = Envoy::of(LEASES).before(upstream(Arc::clone(&gate)));
+        let setup = changes.iter().fold(setup, |setup, (from, to)| setup.changed(from, to));
+        let envoy = setup.start(&ports).await;
         Self { envoy, sluices, gate }
     }
 
     async fn ask(&self, path: &str) -> http::Answer {
-        self.envoy.get(path, &[("x-tenant", "acme"), ("x-model", "m")]).await
+        self.envoy.get(path, &[("x-tenant", "acme")]).await
     }
 
     /// A request that is under way, on a connection of its own.
     async fn open(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.envoy.address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nx-tenant: acme\r\nx-model: m\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nx-tenant: acme\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         stream
     }
@@ -92,7 +94,7 @@ impl Setup {
 
     async fn field(&self, limit: &str, field: &str) -> u64 {
         let admin = self.sluices.last().unwrap().admin;
-        let path = format!("/v1/limits/llm%3Atenant=acme%3Amodel=m%3A{limit}");
+        let path = format!("/v1/limits/llm%3Atenant=acme%3Amodel=gpt-4o%3A{limit}");
         let view = http::get(admin, &path).await.json();
         view[field].as_u64().unwrap_or_else(|| panic!("{view}"))
     }
@@ -130,7 +132,7 @@ async fn one_at_a_time_and_the_next_when_the_response_has_ended() {
         setup.until_used("inflight", 1).await;
         let second = setup.ask("/").await;
         assert_eq!(second.status, 429, "{second:?}");
-        assert_eq!(second.header("x-sluice-limit"), "llm:tenant=acme:model=m:inflight");
+        assert_eq!(second.header("x-sluice-limit"), "llm:tenant=acme:model=gpt-4o:inflight");
         assert_eq!(setup.used("inflight").await, 1, "a denial has no lease to complete");
         setup.gate.add_permits(1);
         assert_eq!(status(&mut first).await, "HTTP/1.1 200 OK");
@@ -169,7 +171,7 @@ const AWAY: &str = "name: upstream\n      type: STATIC\n      health_checks: []\
 
 #[tokio::test]
 async fn it_comes_back_when_the_route_times_out() {
-    let setup = Setup::start(&[("timeout: 15s", "timeout: 0.3s")]).await;
+    let setup = Setup::start(&[("timeout: 290s", "timeout: 0.3s")]).await;
     assert_eq!(setup.ask("/wait").await.status, 504);
     setup.is_free().await;
 }

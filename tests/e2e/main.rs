@@ -20,5 +20,13 @@ mod wait;
 mod tigerbeetle;
 
 mod envoy;
+mod upstream;
+
+mod bootstraps;
+mod failing;
+#[cfg(feature = "tigerbeetle")]
+mod fleet;
 mod leases;
 mod limited;
+mod manifests;
+mod options;

@@ -25,6 +25,7 @@ pub const ROWS: &[&str] = &[
     // several completions of one call count together
     "A: ask x10 = lease | done A + A x3 limit=tokens + A x4 limit=tokens + A x1 limit=bytes = ok | used tokens 7 | used bytes 1 | used held 0",
     "A: ask x10 = lease | B: ask x20 = lease | done A x1 + B x2 = ok | used tokens 3 | used held 0",
+    "A: reserve tokens 10 held 1 = ok | done A x3 + id:A x1 = ok | used tokens 4 | used held 0",
     // a second completion changes nothing
     "A: ask x10 = lease | done A x4 = ok | done A x4 = ok | done A x2 = ok | done A x90 = ok | used tokens 4 | used held 0",
     "A: ask x10 = lease | done A = ok | done A x4 = ok | used tokens 10 | used held 0",

@@ -93,6 +93,49 @@ async fn hints_grow_as_envoys_do() {
     }
 }
 
+/// And what is completed meanwhile is not refused: it makes the room that the decrease waits for.
+#[tokio::test]
+async fn a_limit_that_is_decreasing_says_so() {
+    let app = start().await;
+    let change = async |capacity: u64| {
+        let limit = json!({"key": "pool", "kind": "rolling", "capacity": capacity, "window_seconds": 60});
+        let answer = crate::http::send(app.app.admin, "PUT", "/v1/limits", &[], limit.to_string()).await;
+        assert!(answer.status < 300, "{answer:?}");
+    };
+    let pool = |amount: u64| json!({"requirements": [{"key": "pool", "amount": amount}]});
+    change(100).await;
+    let lease = reserve(&app, Port::Http, pool(90)).await;
+    change(50).await;
+    let denied = app.post("/v1/reserve", &pool(1).to_string()).await;
+    assert_eq!((denied.status, denied.header("x-sluice-reason")), (200, "limit_decreasing"));
+    let body = denied.json();
+    assert_eq!((&body["allowed"], &body["error"]), (&json!(false), &json!("limit_decreasing:pool")));
+    assert_eq!(body["retry_after_ms"], 10_000);
+    let actuals = json!([{"key": "pool", "actual_amount": 20}]);
+    let done = json!({"lease_token": lease["lease_token"], "actuals": actuals});
+    assert_eq!(complete(&app, Port::Http, done).await["ok"], true);
+    assert_eq!(reserve(&app, Port::Http, pool(30)).await["allowed"], true);
+    assert_eq!(reserve(&app, Port::Http, pool(1)).await["reason"], "over_limit");
+    assert_eq!(app.used("pool").await, 50);
+}
+
+/// A limit that is gone when its lease is completed: what it held of others comes back, and nothing fails.
+#[tokio::test]
+async fn a_limit_that_was_removed_is_no_trouble() {
+    let app = start().await;
+    let limit =
+        json!({"key": "pool", "kind": "concurrency", "capacity": 1, "timeout_seconds": 60}).to_string();
+    crate::http::send(app.app.admin, "PUT", "/v1/limits", &[], limit.clone()).await;
+    let ask = json!({"requirements": [{"key": "pool", "amount": 1}, want("held", 1)]});
+    let lease = reserve(&app, Port::Http, ask).await;
+    assert_eq!(lease["allowed"], true, "{lease}");
+    crate::http::send(app.app.admin, "DELETE", "/v1/limits/pool", &[], "").await;
+    assert_eq!(complete(&app, Port::Http, json!({"lease_token": lease["lease_token"]})).await["ok"], true);
+    assert_eq!(app.used("d:row=1:held").await, 0);
+    crate::http::send(app.app.admin, "PUT", "/v1/limits", &[], limit).await;
+    assert_eq!(app.used("pool").await, 0);
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_reserve() {
     let app = start().await;

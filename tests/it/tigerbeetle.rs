@@ -197,7 +197,7 @@ fn keep(mut from: impl Read + Send + 'static, to: Arc<Mutex<String>>) {
             let mut text = to.lock().unwrap();
             text.push_str(&String::from_utf8_lossy(&buffer[..count]));
             if text.len() > 64 * 1024 {
-                let cut = text.ceil_char_boundary(text.len() - 32 * 1024);
+                let cut = (text.len() - 32 * 1024..).find(|at| text.is_char_boundary(*at)).unwrap();
                 text.drain(..cut);
             }
         }

@@ -178,6 +178,70 @@ async fn a_caller_that_has_left_holds_nothing() {
     assert!(counted(&app, "voided_on_cancel").await >= 1);
 }
 
+/// As an instance with a new file sees a limit of which an older one holds more than it will have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_decreasing_says_so() {
+    let server = Server::start();
+    let old = start(&server).await;
+    let lease = reserve(&old, Port::Http, want("a", "tokens", 90)).await;
+    let smaller = LIMITS.replacen("capacity: 100", "capacity: 50", 1);
+    let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
+    let new = TestApp::with_limits(&smaller).and_settings(move |settings| {
+        settings.ledger.uri = uri;
+        settings.leases.secrets = vec![Secret::new("a secret that all have")];
+    });
+    let new = new.start().await;
+    ready(&new, 200).await;
+    for port in [Port::Http, Port::Grpc] {
+        let denied = reserve(&new, port, want("a", "tokens", 1)).await;
+        assert_eq!(denied["error"], "limit_decreasing:d:row=a:tokens", "{denied}");
+        assert_eq!(denied["retry_after_ms"], 10_000);
+        assert_eq!(denied["reason"], "limit_decreasing");
+    }
+    // Settling it is not refused, and makes the room that the decrease waits for.
+    let actuals = json!([{"key": "d:row=a:tokens", "actual_amount": 20}]);
+    let done = json!({"lease_token": lease["lease_token"], "actuals": actuals});
+    assert_eq!(complete(&new, Port::Http, done).await["ok"], true);
+    until("room", async || match reserve(&new, Port::Http, want("a", "tokens", 30)).await {
+        answer if answer["allowed"] == true => Ok(()),
+        answer => Err(answer.to_string()),
+    })
+    .await;
+    new.answers(&["used d:row=a:tokens -> 50"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_ledger_is_away_the_policy_decides() {
+    let mut server = Server::start();
+    let mut apps = Vec::new();
+    for policy in [OnFailure::Error, OnFailure::Allow, OnFailure::Deny] {
+        let changed = on(&server).and_settings(move |settings| {
+            settings.ledger.timeout_ms = 400;
+            settings.ledger.on_failure = policy;
+        });
+        let app = changed.start().await;
+        ready(&app, 200).await;
+        apps.push(app);
+    }
+    server.kill();
+    for app in &apps {
+        ready(app, 503).await;
+    }
+    let [error, allow, deny] = &apps[..] else { panic!("three apps") };
+    let body = want("a", "tokens", 1).to_string();
+    let answer = error.post("/v1/reserve", &body).await;
+    assert_eq!((answer.status, &answer.json()["error"]), (503, &json!("backend_error")));
+    assert!(answer.json()["detail"].as_str().unwrap().contains("not connected"), "{answer:?}");
+    let answer = deny.post("/v1/reserve", &body).await;
+    assert_eq!((answer.status, &answer.json()["error"]), (503, &json!("backend_error")));
+    assert!(answer.json()["retry_after_ms"].as_u64().unwrap() > 0, "{answer:?}");
+    // Nothing is held, so there is nothing to complete; who tries is none the wiser.
+    let answer = allow.post("/v1/reserve", &body).await;
+    assert_eq!((answer.status, &answer.json()["allowed"]), (200, &json!(true)), "{answer:?}");
+    let done = complete(allow, Port::Http, json!({"lease_id": answer.json()["lease_id"]})).await;
+    assert_eq!(done["ok"], true);
+}
+
 /// What was reserved on the stand-in comes back there.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stand_in_gives_back_what_it_gave() {
