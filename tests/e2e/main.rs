@@ -28,4 +28,5 @@ mod failing;
 mod fleet;
 mod leases;
 mod limited;
+mod manifests;
 mod options;
