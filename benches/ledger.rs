@@ -5,6 +5,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
+    clippy::cast_possible_truncation,
     reason = "a benchmark reads the clock and stops on errors"
 )]
 

@@ -131,6 +131,7 @@ impl Admission {
         let never = never_fits(plan);
         if never != 0 && !leave_out(plan, &mut findings, never) {
             findings.failed |= never;
+            self.count_per_limit(plan, &findings);
             self.peek_the_rest(plan, &mut findings);
             return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
@@ -157,10 +158,13 @@ impl Admission {
             Err(error) => return self.without_ledger(snapshot, plan, error),
         };
         // From here on it succeeds.
-        self.count_per_limit(plan, &findings);
         self.count_shadows(plan, name, &id, &mut findings).await;
+        self.count_per_limit(plan, &findings);
         self.retry.on_allowed(charged(plan, &findings).map(|requirement| requirement.account.id), now_ms);
-        charged(plan, &findings).for_each(|requirement| requirement.account.end_decreasing());
+        for requirement in charged(plan, &findings) {
+            requirement.account.end_decreasing();
+            requirement.account.spend_sample(requirement.amount);
+        }
         self.peek_the_rest(plan, &mut findings);
         Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
     }
@@ -214,7 +218,7 @@ impl Admission {
     ) -> Result<Result<LeaseId, ledger::Code>, LedgerError> {
         let mut attempt = 0;
         loop {
-            let lease = lease_id(name, attempt, now_unix_ms);
+            let lease = lease_id(plan, name, attempt, now_unix_ms);
             let (chain, members) = chain_of(plan, name, &lease, findings.left_out);
             if members.is_empty() {
                 return Ok(Ok(lease));
@@ -238,10 +242,11 @@ impl Admission {
         }
     }
 
-    /// For descriptors that asked for a metric of their own.
+    /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
     fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
         for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
-            self.metrics.limit_decided(requirement.account.key.as_str(), findings.failed & (1 << index) == 0);
+            let over = (findings.failed | findings.left_out) & (1 << index) != 0;
+            self.metrics.limit_decided(requirement.account.key.as_str(), !over);
         }
     }
 
@@ -262,7 +267,7 @@ impl Admission {
             let counted = counted.is_ok_and(|Outcome { verdict, available }| {
                 findings.available[index] = available.first().copied();
                 if verdict != Verdict::Done {
-                    self.metrics.shadow_denials.inc();
+                    self.metrics.shadow_denied(&requirement.spec.origin);
                 }
                 verdict == Verdict::Done
             });
@@ -296,9 +301,16 @@ impl Admission {
 
     /// What is free on accounts that were not part of the reserve, where that costs no round trip.
     fn peek_the_rest(&self, plan: &Plan, findings: &mut Findings) {
-        for (requirement, available) in plan.requirements.iter().zip(&mut findings.available) {
+        for (index, requirement) in plan.requirements.iter().enumerate() {
+            let available = &mut findings.available[index];
             if available.is_none() {
-                *available = self.ledger.peek(&requirement.account, requirement.spec.capacity);
+                let first_seen = || requirement.spec.capacity.saturating_sub(requirement.amount);
+                let peeked = self.ledger.peek(&requirement.account, &requirement.spec);
+                *available = Some(peeked.unwrap_or_else(first_seen));
+            }
+            // Whatever was guessed: what did not fit is not left.
+            if findings.failed & (1 << index) != 0 {
+                *available = available.map(|left| left.min(requirement.amount.saturating_sub(1)));
             }
         }
     }

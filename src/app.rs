@@ -66,8 +66,10 @@ pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
     pub service: Arc<Service>,
+    pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
     stop_grpc: CancellationToken,
+    health: grpc::Health,
     stop_rest: CancellationToken,
     tasks: JoinSet<Result<(), String>>,
 }
@@ -114,19 +116,20 @@ impl App {
         tasks.spawn(named("admin", admin::serve(admin_listener, admin_state, gate, stop_rest.clone())));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
-        tasks.spawn(until(stop_rest.clone(), watch::run(control, options.config_dir, sources)));
+        tasks.spawn(until(stop_rest.clone(), watch::run(Arc::clone(&control), options.config_dir, sources)));
         let Ok(health) = health_set.await else {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
         health.set(service.ready().is_ok()).await;
-        tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health)));
-        Ok(Self { grpc, admin, service, stop_grpc, stop_rest, tasks })
+        tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health.clone())));
+        Ok(Self { grpc, admin, service, control, stop_grpc, health, stop_rest, tasks })
     }
 
     /// Returns when a part of it ends by itself, which none should.
     pub async fn failed(&mut self) -> String {
         loop {
             match self.tasks.join_next().await {
+                // Who keeps events of a ledger that has none is done at once.
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(reason))) => return reason,
                 Some(Err(error)) => return error.to_string(),
@@ -145,6 +148,7 @@ impl App {
     /// 5. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(mut self) {
         self.service.start_draining();
+        self.health.set(false).await;
         self.stop_grpc.cancel();
         // Calls, not connections: health clients hold streams open for as long as they like.
         if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {

@@ -20,6 +20,7 @@ pub mod yaml;
 mod tests;
 
 use std::path::Path;
+use std::sync::Arc;
 
 pub use self::files::{SourceFile, Sources};
 pub use self::limits::{LoadedLimits, limit_from_json, load_limits};
@@ -27,8 +28,12 @@ pub use self::problem::Problem;
 use self::problem::Problems;
 pub use self::retry::{load_retry_policy, retry_policy_from_json};
 pub use self::settings::{Settings, load_settings};
-use crate::registry::Registry;
+use crate::limit::Origin;
+use crate::registry::{Level, Registry};
 use crate::retry::policy::RetryPolicy;
+
+/// The entry that makes a descriptor a completion.
+const COMPLETION_KEY: &str = "lease_id";
 
 /// The directory when none is named.
 pub const DEFAULT_DIR: &str = "config";
@@ -81,12 +86,33 @@ fn check(settings: Option<&SourceFile>, sources: Sources) -> Result<Loaded, Vec<
     problems.finish().map(|warnings| Loaded { settings, hot: Hot { warnings, ..hot }, sources })
 }
 
+/// Entries that Sluice takes for itself never reach the descriptors: a limit there would never apply.
+fn warn_of_reserved_keys(level: &Level, retry_key: &str, problems: &mut Problems) {
+    for (key, _, node) in level.nodes() {
+        if let (true, Some(rule)) = (key == retry_key || key == COMPLETION_KEY, node.rules.first()) {
+            let (file, line) = match &rule.spec.origin {
+                Origin::File { path, line } => (Arc::clone(path), *line),
+                Origin::Api | Origin::Override => continue,
+            };
+            let message = format!("a descriptor `{key}` never applies: Sluice takes that entry for itself");
+            problems.warn(Problem { file, line, field: "key".to_owned(), message });
+        }
+        warn_of_reserved_keys(&node.children, retry_key, problems);
+    }
+}
+
 fn read_hot(sources: &Sources, previous: Option<&Registry>, problems: &mut Problems) -> Hot {
     sources.problems.iter().for_each(|problem| problems.mistake(problem.clone()));
-    Hot {
-        registry: limits::read(&sources.limits, previous, problems),
-        retry_policy: retry::read(sources.retry_policy.as_ref(), problems),
-        files: sources.names(),
-        warnings: Vec::new(),
+    if sources.limits.is_empty() {
+        let text = "there is no limits/*.yaml or limits/*.yml: without limits every request is allowed";
+        problems.warn(Problem::of_file("limits", text));
     }
+    let registry = limits::read(&sources.limits, previous, problems);
+    let retry_policy = retry::read(sources.retry_policy.as_ref(), problems);
+    for name in registry.domain_names().map(str::to_owned).collect::<Vec<_>>() {
+        if let Some(level) = registry.domain(&name) {
+            warn_of_reserved_keys(level, &retry_policy.budget.descriptor_key, problems);
+        }
+    }
+    Hot { registry, retry_policy, files: sources.names(), warnings: Vec::new() }
 }

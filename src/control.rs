@@ -24,7 +24,7 @@ use tokio::sync::{Mutex, Notify};
 pub use self::compose::{Composed, compose};
 pub use self::reload::as_json;
 pub use self::write::WriteError;
-use crate::config::Problem;
+use crate::config::{Problem, Sources};
 use crate::limit::LimitKey;
 use crate::service::Service;
 use crate::snapshot::Snapshot;
@@ -40,6 +40,8 @@ pub struct Control {
     state: Mutex<State>,
     /// Never over an await: two fields, copied.
     health: parking_lot::Mutex<Health>,
+    /// Files that could not go live, for another try when what stood in their way is changed. Moved in and out.
+    rejected: parking_lot::Mutex<Option<Sources>>,
     /// Some limit may not be in the ledger as it should.
     unprovisioned: Notify,
 }
@@ -59,6 +61,7 @@ impl Control {
             service,
             state: Mutex::new(state),
             health: parking_lot::Mutex::default(),
+            rejected: parking_lot::Mutex::default(),
             unprovisioned: Notify::new(),
         };
         control.unprovisioned.notify_one();

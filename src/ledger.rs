@@ -26,7 +26,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::clock;
-use crate::limit::{Account, LeaseId, LimitKey, Overage};
+use crate::limit::{Account, LeaseId, LimitKey, LimitSpec, Overage};
 
 /// Transfers of one lease that happen together or not at all.
 #[derive(Debug, Clone)]
@@ -43,8 +43,17 @@ pub enum Keep {
     Nothing,
     /// A completion may void it.
     ForCompletion,
-    /// The caller chose the name and may send it again, also when it was refused.
+    /// The caller chose the name and may send it again, also when it was refused; nobody completes it.
+    Name,
+    /// The caller chose the name and may send it again, and a completion may void it.
     ForRetries,
+}
+
+impl Keep {
+    /// Somebody else may know this name.
+    pub fn is_named(self) -> bool {
+        matches!(self, Keep::Name | Keep::ForRetries)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -242,13 +251,15 @@ impl Ledger {
     }
 
     /// What is free on an account, as far as that is known without a round trip.
-    pub fn peek(&self, account: &Account, capacity: u64) -> Option<u64> {
+    pub fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
+        let now_ms = clock::monotonic_ms();
         match &self.backend {
-            Backend::Memory(memory) => {
-                Some(memory.balance(account, capacity, clock::monotonic_ms()).available())
-            }
+            Backend::Memory(memory) => Some(memory.balance(account, spec.capacity, now_ms).available()),
             #[cfg(feature = "tigerbeetle")]
-            Backend::TigerBeetle(_) => account.sample(),
+            Backend::TigerBeetle(_) => {
+                let lifetime_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
+                account.sample(spec.capacity, lifetime_ms, now_ms)
+            }
         }
     }
 
@@ -322,9 +333,9 @@ impl Chain {
     }
 }
 
-/// Rounded down, so that shares of several sidecars never add up to more.
+/// Rounded down, so that shares of several sidecars don't add up to more; but what has room for one keeps it.
 #[cfg(feature = "tigerbeetle")]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u64 is one")]
 fn shared(capacity: u64, share: f64) -> u64 {
-    (capacity as f64 * share) as u64
+    ((capacity as f64 * share) as u64).max(capacity.min(1))
 }

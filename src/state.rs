@@ -23,8 +23,9 @@ const RETRY_POLICY: &str = "retry_policy.json";
 /// Limits made through the admin API at most. A definition is at most 16 KiB, most are below 300 bytes: 3 MB.
 pub const API_LIMITS_MAX: usize = 10_000;
 
-/// Limits of files remembered as decreasing at most. What is forgotten goes on with the next request that asks for it.
-const DECREASING_MAX: usize = 10_000;
+/// Limits of files are remembered as decreasing only while all of them are fewer than this. What is not remembered goes on
+/// with the next request that asks for it.
+const LIMITS_MAX: usize = 2 * API_LIMITS_MAX;
 
 /// All of it. A clone is what it may become: it is saved first, and then takes the place of the one it came from.
 #[derive(Debug, Clone, Default)]
@@ -125,8 +126,7 @@ impl State {
     pub fn note(&mut self, event: &CapacityEvent, spec: Option<&Arc<LimitSpec>>) -> bool {
         match (event, spec) {
             (CapacityEvent::Decreasing { key, from, to }, Some(spec)) if *to == spec.capacity => {
-                let file_limits = self.limits.len() - self.api_limits().count();
-                if !self.limits.contains_key(key) && file_limits >= DECREASING_MAX {
+                if !self.limits.contains_key(key) && self.limits.len() >= LIMITS_MAX {
                     return false;
                 }
                 let limit = LimitState { spec: Arc::clone(spec), decreasing_from: Some(*from) };

@@ -13,6 +13,9 @@ use prometheus_client::registry::Registry;
 /// Label sets that limits with `detailed_metric` may have together; later ones share `other`.
 const DETAILED_LIMITS_MAX: usize = 1000;
 
+/// Of a LimitKey in a label; the rest is cut, because values come from clients.
+const DETAILED_LABEL_BYTES_MAX: usize = 256;
+
 /// Why a request was answered as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -68,6 +71,12 @@ struct DecisionLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct LimitLabel {
     pub limit: String,
+}
+
+/// Where the limit is written: as many as there are rules in the files.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RuleLabel {
+    rule: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -158,7 +167,7 @@ pub struct Metrics {
     pub limit_debt: Family<LimitLabel, Gauge>,
     limit_decisions: Family<LimitCodeLabels, Counter>,
     detailed_limits: parking_lot::Mutex<ahash::AHashSet<String>>,
-    pub shadow_denials: Counter,
+    shadow_denials: Family<RuleLabel, Counter>,
 }
 
 impl Default for Metrics {
@@ -181,7 +190,7 @@ impl Default for Metrics {
             limit_debt: Family::default(),
             limit_decisions: Family::default(),
             detailed_limits: parking_lot::Mutex::default(),
-            shadow_denials: Counter::default(),
+            shadow_denials: Family::default(),
         };
         metrics.register();
         metrics
@@ -265,8 +274,14 @@ impl Metrics {
         }
     }
 
+    /// A limit in shadow mode would have denied.
+    pub fn shadow_denied(&self, rule: &impl std::fmt::Display) {
+        self.shadow_denials.get_or_create(&RuleLabel { rule: rule.to_string() }).inc();
+    }
+
     /// Counts an answer of a limit that opted into a label of its own.
     pub fn limit_decided(&self, limit: &str, allowed: bool) {
+        let limit = &limit[..limit.floor_char_boundary(DETAILED_LABEL_BYTES_MAX)];
         let code = if allowed { "OK" } else { "OVER_LIMIT" };
         let mut known = self.detailed_limits.lock();
         if !known.contains(limit) && known.len() < DETAILED_LIMITS_MAX {

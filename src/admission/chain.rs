@@ -41,7 +41,8 @@ pub fn chain_of_one(requirement: &Requirement, name: Name<'_>, lease: &LeaseId) 
 /// Who may name a chain again: its caller, who gave it a name, or whoever completes it.
 fn keep(name: Name<'_>, completed: bool) -> Keep {
     match (name, completed) {
-        (Name::Request(_) | Name::Lease(_), _) => Keep::ForRetries,
+        (Name::Request(_), false) => Keep::Name,
+        (Name::Request(_), true) | (Name::Lease(_), _) => Keep::ForRetries,
         (Name::Fresh, true) => Keep::ForCompletion,
         (Name::Fresh, false) => Keep::Nothing,
     }
@@ -56,13 +57,20 @@ fn transfer_of(requirement: &Requirement) -> Transfer {
     Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
 }
 
-pub fn lease_id(name: Name<'_>, attempt: u32, now_unix_ms: u64) -> LeaseId {
+pub fn lease_id(plan: &Plan, name: Name<'_>, attempt: u32, now_unix_ms: u64) -> LeaseId {
     match name {
         Name::Fresh => LeaseId::fresh(now_unix_ms, fastrand::u128(..)),
-        Name::Request(id) if attempt == 0 => LeaseId::of_request(id, now_unix_ms),
-        Name::Request(id) => LeaseId::of_request(&format!("{id}#{attempt}"), now_unix_ms),
+        Name::Request(id) => LeaseId::of_request(&request_text(plan, id, attempt), now_unix_ms),
         Name::Lease(id) => id.clone(),
     }
+}
+
+/// What a request is called together with what it asks: the same id with other limits or amounts is another request.
+fn request_text(plan: &Plan, id: &str, attempt: u32) -> String {
+    let start = format!("{id}#{attempt}");
+    plan.requirements.iter().fold(start, |text, requirement| {
+        format!("{text}:{:032x}x{}", requirement.account.id, requirement.amount)
+    })
 }
 
 /// The lease of what was charged, if any of it needs a completion. What can't be reconciled is not in it: the hits of a

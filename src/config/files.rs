@@ -23,6 +23,8 @@ pub struct Sources {
     /// By name.
     pub limits: Vec<SourceFile>,
     pub retry_policy: Option<SourceFile>,
+    /// There is no `limits/`, which is not the same as an empty one: a mount may have been lost.
+    pub limits_missing: bool,
     /// What could not be read.
     pub problems: Vec<Problem>,
 }
@@ -35,6 +37,7 @@ impl Sources {
             sources.problems.push(problem);
             return sources;
         }
+        sources.limits_missing = fs::symlink_metadata(dir.join("limits")).is_err();
         match list_limits(&dir.join("limits")) {
             Ok(paths) => {
                 for path in paths {

@@ -24,14 +24,17 @@ impl Control {
         let mut state = self.state.lock().await;
         let (live, known) = (self.live(), state.clone());
         // Tens of milliseconds for ten thousand limits: not on a thread that answers.
-        let preparing = tokio::task::spawn_blocking(move || prepare(&sources, &live, &known));
+        let preparing = tokio::task::spawn_blocking(move || (prepare(&sources, &live, &known), sources));
         match preparing.await {
-            Ok(Ok(prepared)) => {
+            Ok((Ok(prepared), _)) => {
                 let taken_over = prepared.composed.taken_over.clone();
                 self.go_live(prepared).await;
                 self.forget(&mut state, &taken_over).await;
             }
-            Ok(Err(problems)) => self.failed(problems),
+            Ok((Err(problems), sources)) => {
+                *self.rejected.lock() = Some(sources);
+                self.failed(problems);
+            }
             Err(error) => {
                 let text = format!("reading it failed: {error}");
                 self.failed(vec![Problem::of_file("the configuration", text)]);
@@ -39,9 +42,18 @@ impl Control {
         }
     }
 
+    /// What the files didn't go with is changed: they may go live now.
+    pub(super) async fn reload_rejected(&self) {
+        let rejected = self.rejected.lock().take();
+        if let Some(sources) = rejected {
+            self.reload(sources).await;
+        }
+    }
+
     async fn go_live(&self, prepared: Prepared) {
         let Prepared { composed: Composed { hot, retry_override, .. }, changes } = prepared;
         let live = self.live();
+        *self.rejected.lock() = None;
         let recovered = std::mem::take(&mut *self.health.lock()).failing_since_unix_ms.is_some();
         let metrics = &self.service.metrics;
         let (version, loaded_at) = match changes.is_empty() {
@@ -82,6 +94,11 @@ impl Control {
 }
 
 fn prepare(sources: &Sources, live: &Snapshot, state: &State) -> Result<Prepared, Vec<Problem>> {
+    let had_limits = live.registry.domain_names().next().is_some();
+    if sources.limits_missing && sources.problems.is_empty() && had_limits {
+        let text = "the directory is gone, which would allow everything: put it back, if only an empty one";
+        return Err(vec![Problem::of_file("limits", text)]);
+    }
     let hot = config::load_hot(sources, Some(&live.registry))?;
     let composed = compose(hot, state, Some(&live.registry))?;
     let registry = &composed.hot.registry;

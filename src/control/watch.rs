@@ -38,7 +38,8 @@ const BURST: Duration = Duration::from_millis(20);
 /// Watches a configuration directory for as long as it runs. `seen` is what is live.
 pub async fn run(control: Arc<Control>, dir: PathBuf, mut seen: Sources) {
     let wake = Arc::new(Notify::new());
-    let files = Files { events: Events::new(&dir, &wake), was_there: dir.exists(), dir };
+    let was_there = dir.exists() || seen != Sources::default();
+    let files = Files { events: Events::new(&dir, &wake), was_there, dir };
     let files = Arc::new(Mutex::new(files));
     loop {
         // Either way we look.

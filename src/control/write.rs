@@ -115,6 +115,8 @@ impl Control {
             let what = if over.is_some() { "put over the file's" } else { "the file's again" };
             let version = control.replace(&live, live.hot(), over);
             tracing::info!(version, "the retry policy is {what}");
+            drop(state);
+            control.reload_rejected().await;
             Ok(())
         })
         .await

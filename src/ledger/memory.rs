@@ -93,7 +93,7 @@ impl Core {
                 return Err(LedgerError::Full(RESERVATIONS_MAX));
             }
             Ok(()) => {
-                self.commit(chain, &trial, now_ms);
+                self.commit(chain, &mut trial, now_ms);
                 Verdict::Done
             }
             Err(Stop::DoneBefore) => Verdict::Done,
@@ -235,18 +235,25 @@ impl Core {
     }
 
     /// From here on it succeeds.
-    fn commit(&mut self, chain: &Chain, trial: &Trial, now_ms: u64) {
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
         let lease = if chain.keep == Keep::Nothing { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
             let tried =
-                trial.iter().find(|tried| tried.id == id).expect("every account must have been tried");
-            let slot = self.store.account_or_new(id, tried.capacity);
+                trial.iter_mut().find(|tried| tried.id == id).expect("every account must have been tried");
+            if tried.slot == NONE {
+                tried.slot = self.store.account_or_new(id, tried.capacity);
+            }
+            let slot = tried.slot;
             self.store.slot_mut(slot).capacity = tried.capacity;
             match transfer.action {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
-                Action::Void => self.void(lease, slot, now_ms),
+                Action::Void => {
+                    self.void(lease, slot, now_ms);
+                    // An account goes with its last record.
+                    tried.slot = self.store.account(id);
+                }
                 Action::Debt { amount } => {
                     let slot_debt = &mut self.store.slot_mut(slot).debt;
                     *slot_debt = slot_debt.saturating_add(amount);
@@ -262,11 +269,19 @@ impl Core {
 
     fn hold(&mut self, chain: &Chain, lease: u128, slot: u32, purpose: Purpose, hold: Hold, now_ms: u64) {
         let lifetime_ms = u64::from(hold.lifetime_seconds.get()) * 1000;
-        if chain.keep == Keep::Nothing {
-            self.store.count(slot, hold.amount, now_ms, lifetime_ms);
-        } else {
-            let record = Record::counted(lease, slot, purpose, hold.amount, chain.keep == Keep::ForRetries);
-            self.store.insert(record, now_ms + lifetime_ms);
+        match chain.keep {
+            Keep::Nothing => self.store.count(slot, hold.amount, now_ms, lifetime_ms),
+            // Nobody gives it back by name, so only the name has a record, and only while it may be sent again.
+            Keep::Name => {
+                self.store.count(slot, hold.amount, now_ms, lifetime_ms);
+                let name = Record::name_only(lease, slot, purpose, Fate::Voided, hold.amount);
+                self.store.insert(name, now_ms + RETRY_MEMORY_MS);
+            }
+            Keep::ForCompletion | Keep::ForRetries => {
+                let for_retries = chain.keep == Keep::ForRetries;
+                let record = Record::counted(lease, slot, purpose, hold.amount, for_retries);
+                self.store.insert(record, now_ms + lifetime_ms);
+            }
         }
     }
 
@@ -282,7 +297,7 @@ impl Core {
     /// A name that the caller may send again stays refused.
     fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
         let full = self.store.records() >= RESERVATIONS_MAX;
-        if chain.keep != Keep::ForRetries || refusal.code != Code::ExceedsCredits || full {
+        if !chain.keep.is_named() || refusal.code != Code::ExceedsCredits || full {
             return;
         }
         let transfer = &chain.transfers[refusal.index];

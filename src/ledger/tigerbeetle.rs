@@ -12,7 +12,7 @@ mod wire;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::session::Cluster;
-use self::session::{Session, SessionError};
+use self::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
 pub use self::wire::TransferIds;
 use super::{Action, Balance, CapacityEvent, Chain, LedgerError, Outcome, Verdict, Want};
 use crate::limit::Account;
@@ -85,12 +85,14 @@ struct Shared {
     writer_lost: Notify,
     /// Why it is not up.
     reason: ArcSwapOption<String>,
+    /// How many events one request may have; the worker finds out.
+    events_max: AtomicUsize,
     /// Accounts used since the reader last looked.
     touched: parking_lot::Mutex<Vec<Arc<Account>>>,
 }
 
-/// Accounts looked at in one round at most: a fraction of one request.
-const TOUCHED_MAX: usize = 200;
+/// Accounts looked at in one round at most: a part of one request in production mode.
+const TOUCHED_MAX: usize = 2_000;
 
 impl Shared {
     fn is_up(&self) -> bool {
@@ -99,16 +101,20 @@ impl Shared {
 
     fn set(&self, side: &AtomicBool, state: Result<(), &SessionError>) {
         let before = self.is_up();
+        let mut news = false;
         if let Err(error) = state {
-            self.reason.store(Some(Arc::new(error.to_string())));
+            let reason = Some(Arc::new(error.to_string()));
+            news = self.reason.load_full() != reason;
+            self.reason.store(reason);
         }
         side.store(state.is_ok(), Ordering::Release);
         let now = self.is_up();
         self.metrics.ledger_up.set(i64::from(now));
-        match (before, now) {
-            (false, true) => tracing::info!("the ledger answers"),
-            (true, false) => tracing::warn!(reason = %self.why_down(), "the ledger does not answer"),
-            _ => {}
+        if !before && now {
+            self.reason.store(None);
+            tracing::info!("the ledger answers");
+        } else if !now && (before || news) {
+            tracing::warn!(reason = %self.why_down(), "the ledger does not answer");
         }
     }
 
@@ -168,6 +174,7 @@ impl TigerBeetle {
             reader_ok: AtomicBool::new(false),
             writer_lost: Notify::new(),
             reason: ArcSwapOption::empty(),
+            events_max: AtomicUsize::new(EVENTS_MAX_DEVELOPMENT),
             touched: parking_lot::Mutex::default(),
         });
         let tasks = TaskTracker::new();

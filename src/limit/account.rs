@@ -25,8 +25,9 @@ pub struct Account {
     pub id: u128,
     /// The capacity that the remote ledger was last seen to hold.
     funded: AtomicU64,
-    /// What was free when the background reader last looked.
+    /// What was free when the background reader last looked, less what was taken here since.
     sample: AtomicU64,
+    sampled_at_ms: AtomicU64,
     /// The background reader is about to look.
     sampling: AtomicBool,
     /// Since when a ledger has been waiting for room to lower the capacity.
@@ -43,6 +44,7 @@ impl Account {
             id,
             funded: AtomicU64::new(UNKNOWN),
             sample: AtomicU64::new(UNKNOWN),
+            sampled_at_ms: AtomicU64::new(0),
             sampling: AtomicBool::new(false),
             decreasing_since_ms: AtomicU64::new(UNKNOWN),
             has_debt_account: AtomicBool::new(false),
@@ -62,12 +64,24 @@ impl Account {
         self.funded.store(capacity.unwrap_or(UNKNOWN), Ordering::Release);
     }
 
-    pub fn sample(&self) -> Option<u64> {
-        known(self.sample.load(Ordering::Relaxed))
+    /// What is free of `capacity`, as far as is known. What was held when a sample was taken is back once it is as old
+    /// as the holds get.
+    pub fn sample(&self, capacity: u64, lifetime_ms: u64, now_ms: u64) -> Option<u64> {
+        let age_ms = now_ms.saturating_sub(self.sampled_at_ms.load(Ordering::Relaxed));
+        let sample = known(self.sample.load(Ordering::Relaxed))?;
+        Some(if age_ms >= lifetime_ms { capacity } else { sample.min(capacity) })
     }
 
-    pub fn set_sample(&self, available: u64) {
+    pub fn set_sample(&self, available: u64, now_ms: u64) {
+        self.sampled_at_ms.store(now_ms, Ordering::Relaxed);
         self.sample.store(available, Ordering::Relaxed);
+    }
+
+    /// What was just taken here is not free any more.
+    pub fn spend_sample(&self, amount: u64) {
+        let less = |sample| known(sample).map(|sample| sample.saturating_sub(amount));
+        // Without a sample there is nothing to spend.
+        let _ = self.sample.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// False if somebody has asked for a look already.
@@ -197,11 +211,26 @@ mod tests {
     #[test]
     fn numbers_are_unknown_until_they_are_set() {
         let account = Account::new(LimitKey::new("a"));
-        assert_eq!((account.funded(), account.sample()), (None, None));
+        assert_eq!((account.funded(), account.sample(9, 1000, 5)), (None, None));
+        account.spend_sample(1);
+        assert_eq!(account.sample(9, 1000, 5), None);
         account.set_funded(Some(0));
-        account.set_sample(7);
-        assert_eq!((account.funded(), account.sample()), (Some(0), Some(7)));
+        account.set_sample(7, 5);
+        assert_eq!((account.funded(), account.sample(9, 1000, 5)), (Some(0), Some(7)));
         account.set_funded(None);
         assert_eq!(account.funded(), None);
+    }
+
+    #[test]
+    fn a_sample_is_spent_here_and_outlived_by_what_it_saw() {
+        let account = Account::new(LimitKey::new("a"));
+        account.set_sample(7, 5_000);
+        account.spend_sample(3);
+        assert_eq!(account.sample(9, 1000, 5_999), Some(4));
+        account.spend_sample(30);
+        assert_eq!(account.sample(9, 1000, 5_999), Some(0));
+        assert_eq!(account.sample(9, 1000, 6_000), Some(9), "all that was held then is back");
+        account.set_sample(50, 7_000);
+        assert_eq!(account.sample(9, 1000, 7_000), Some(9), "never more than the capacity");
     }
 }

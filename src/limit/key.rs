@@ -101,11 +101,27 @@ fn write_entries(out: &mut String, entries: &[Entry<'_>]) {
     }
 }
 
+/// Bytes that are never part of what is encoded. A table, because this is asked for every byte of every key.
+const PLAIN: [bool; 256] = {
+    let mut plain = [true; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        plain[control] = false;
+        control += 1;
+    }
+    // 0xC2 opens the two-byte forms of U+0080..U+009F, which are control characters too.
+    let others = [b'%', b':', b'=', 0x7f, 0xC2];
+    let mut n = 0;
+    while n < others.len() {
+        plain[others[n] as usize] = false;
+        n += 1;
+    }
+    plain
+};
+
 /// Percent-encodes `%`, `:`, `=` and control characters.
 pub fn encode(out: &mut String, part: &str) {
-    // 0xC2 opens the two-byte forms of U+0080..U+009F, which are control characters too.
-    let plain = |b: u8| b >= 0x20 && !matches!(b, b'%' | b':' | b'=' | 0x7f | 0xC2);
-    if part.bytes().all(plain) {
+    if part.bytes().all(|byte| PLAIN[usize::from(byte)]) {
         out.push_str(part);
         return;
     }

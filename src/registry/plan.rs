@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tree::{Found, Rule, Target, find};
+use super::tree::{Found, Rule, Target, find, write_suffix};
 use super::{Level, Registry};
 use crate::limit::key::{Entry, write_override};
 use crate::limit::{
@@ -132,6 +132,9 @@ impl Plan {
             (false, true) => Enforcement::Quota,
             (false, false) => Enforcement::Enforced,
         };
+        key.clear();
+        found.write_prefix(key, domain, &ask.entries);
+        let prefix_len = key.len();
         let mut requirements = 0;
         for rule in &node.rules {
             if replaced.contains(&&*rule.name) {
@@ -140,8 +143,8 @@ impl Plan {
             let account = match &rule.target {
                 Target::Named(limit) => Arc::clone(&limit.account),
                 Target::Derived => {
-                    key.clear();
-                    found.write_key(key, domain, &ask.entries, rule);
+                    key.truncate(prefix_len);
+                    write_suffix(key, rule);
                     accounts.of(key)
                 }
             };
@@ -186,12 +189,18 @@ impl Plan {
     fn add(&mut self, new: Requirement) -> Result<usize, PlanError> {
         if let Some(index) = self.requirements.iter().position(|there| there.account.id == new.account.id) {
             let there = &mut self.requirements[index];
+            there.reconcile |= new.reconcile;
+            // A shadow never denies, so it adds nothing to what another descriptor asks of the same limit in earnest.
+            match (there.enforcement, new.enforcement) {
+                (Enforcement::Enforced | Enforcement::Quota, Enforcement::Shadow) => return Ok(index),
+                (Enforcement::Shadow, Enforcement::Enforced | Enforcement::Quota) => there.amount = 0,
+                _ => {}
+            }
             there.amount = there
                 .amount
                 .checked_add(new.amount)
                 .ok_or_else(|| PlanError::AmountOverflow(new.account.key.clone()))?;
             there.enforcement = there.enforcement.max(new.enforcement);
-            there.reconcile |= new.reconcile;
             return Ok(index);
         }
         if self.requirements.len() == REQUIREMENTS_MAX {

@@ -153,6 +153,12 @@ pub fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>
 impl Found<'_> {
     /// Writes the LimitKey that `rule` has for these entries to the end of `out`.
     pub fn write_key(&self, out: &mut String, domain: &str, entries: &[Entry<'_>], rule: &Rule) {
+        self.write_prefix(out, domain, entries);
+        write_suffix(out, rule);
+    }
+
+    /// The part of it that all rules found here share.
+    pub fn write_prefix(&self, out: &mut String, domain: &str, entries: &[Entry<'_>]) {
         encode(out, domain);
         for (index, entry) in entries.iter().enumerate() {
             let shared = self.shared.iter().find(|(at, _)| *at == index);
@@ -161,7 +167,11 @@ impl Found<'_> {
             out.push('=');
             encode(out, shared.map_or(entry.value, |(_, pattern)| pattern.as_str()));
         }
-        out.push(':');
-        encode(out, &rule.suffix);
     }
+}
+
+/// The part of it that is the rule's own.
+pub fn write_suffix(out: &mut String, rule: &Rule) {
+    out.push(':');
+    encode(out, &rule.suffix);
 }

@@ -62,7 +62,11 @@ struct Setup {
 
 impl Setup {
     async fn start(changes: &[(&str, &str)]) -> Self {
-        let dir = directory(&[("config/limits/limits.yaml", LIMITS), ("config/sluice.yaml", SECRETS)]);
+        Self::limited(LIMITS, changes).await
+    }
+
+    async fn limited(limits: &str, changes: &[(&str, &str)]) -> Self {
+        let dir = directory(&[("config/limits/limits.yaml", limits), ("config/sluice.yaml", SECRETS)]);
         let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         Self::with(vec![Sluice::start(dir, command).await], changes).await
     }
@@ -201,6 +205,24 @@ async fn the_response_says_what_it_cost() {
     })
     .await;
     assert_eq!(setup.used("tpm").await, used + 1000, "what did not fit is a debt");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_leaves_nothing_behind() {
+    let limits = LIMITS.replace("capacity: 1,", "capacity: 1000,");
+    let setup = Arc::new(Setup::limited(&limits, &[]).await);
+    let mut crowd = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let setup = Arc::clone(&setup);
+        crowd.spawn(async move {
+            for _ in 0..40 {
+                assert_eq!(setup.ask("/tokens/7").await.status, 200);
+            }
+        });
+    }
+    crowd.join_all().await;
+    setup.until_used("inflight", 0).await;
+    setup.until_used("tpm", 2000 * 7).await;
 }
 
 /// Envoy sends the completion to whichever is next, not to the one that reserved.

@@ -239,6 +239,7 @@ async fn metrics_have_the_names_that_people_build_on() {
         "sluice_limit_debt{limit=\"all:held\"} 0",
         "sluice_config_reloads_total{result=\"ok\"} 1",
         "sluice_retry_budget_ratio 0.0",
+        "sluice_leases_total{event=\"reserved\"} 0",
     ] {
         assert!(answer.body.lines().any(|there| there == line), "{line} is not in\n{}", answer.body);
     }
@@ -330,7 +331,10 @@ async fn stopping_lets_calls_in_flight_finish_and_tells_readiness_first() {
     let stopping = tokio::spawn(app.app.stop());
 
     until("readiness to fall", async || match crate::http::get(admin, "/readyz").await {
-        answer if answer.status == 503 => Ok(assert_eq!(answer.body, "draining\n")),
+        answer if answer.status == 503 => {
+            assert_eq!(answer.body, "draining\n");
+            Ok(())
+        }
         answer => Err(answer.body),
     })
     .await;

@@ -177,6 +177,24 @@ async fn try_prints_the_answer_and_exits_by_it() {
 }
 
 #[tokio::test]
+async fn bench_counts_what_it_was_answered() {
+    let served = Sluice::with_limits(LIMITS).await;
+    let load = |arguments: &[&str]| {
+        let mut command = sluice(served.dir.path(), &["bench", "--grpc", &served.grpc, "--seconds", "1"]);
+        run(command.args(arguments))
+    };
+    let ran = load(&["d", "b={}", "--rate", "50", "--connections", "1", "--in-flight", "4"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(ran.stdout.starts_with("open loop at 50/s, 1 connections, 4 in flight, "), "{ran:?}");
+    assert!(ran.stdout.contains("codes       OK 50\n"), "as many as were due: {ran:?}");
+    let ran = load(&["d", "a=1", "--rate", "50"]);
+    assert!(ran.stdout.contains("codes       OK 2  OVER_LIMIT 48\n"), "{ran:?}");
+    for mistake in [&["--rate", "0"], &["--keys", "0"], &["--connections", "0"], &["--seconds", "0"]] {
+        assert_eq!(load(&[&["d", "a=1"], &mistake[..]].concat()).code, 1, "{mistake:?}");
+    }
+}
+
+#[tokio::test]
 async fn try_says_when_nobody_is_there() {
     let dir = directory(&[]);
     // A port that nothing listens on: it was free a moment ago.
@@ -327,7 +345,8 @@ async fn a_unix_socket_is_printed_as_it_is_given() {
 /// `sluice serve | head -1` must not end the server.
 #[tokio::test]
 async fn a_closed_pipe_is_no_reason_to_stop() {
-    let dir = directory(&[("config/sluice.yaml", "leases: {secrets: [0123456789abcdef]}")]);
+    let settings = ("config/sluice.yaml", "leases: {secrets: [0123456789abcdef]}");
+    let dir = directory(&[settings, ("config/limits/a.yaml", LIMITS)]);
     let mut child = serve(dir.path(), &FREE).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let mut log = String::new();
@@ -345,7 +364,7 @@ async fn a_closed_pipe_is_no_reason_to_stop() {
 async fn help_teaches() {
     let dir = directory(&[]);
     for (arguments, words) in [
-        (&["--help"][..], &["serve", "check", "try"][..]),
+        (&["--help"][..], &["serve", "check", "try", "bench"][..]),
         (
             &["serve", "--help"],
             &[

@@ -36,9 +36,9 @@ pub const ROWS: &[&str] = &[
     // what Envoy sends again is charged once, and its lease is one lease
     "A: ask-as r x10 = lease | B: ask-as r x10 = lease | used tokens 10 | used held 1 | done A x3 = ok | done B x5 = ok | used tokens 3 | used held 0",
     // after its end a lease changes nothing
-    "A: ask-short x10 = lease | wait 3 | done A x4 = ok | used tokens 0 | used held 0",
-    "A: ask-short x10 = lease | wait 3 | ask-short x90 = lease | done A x40 = ok | used tokens 90",
-    "A: ask-short x10 = lease | wait 1 | done A x4 = ok | used tokens 4 | wait 3 | used tokens 0",
+    "A: ask-short x10 = lease | wait 7 | done A x4 = ok | used tokens 0 | used held 0",
+    "A: ask-short x10 = lease | wait 7 | ask-short x90 = lease | done A x40 = ok | used tokens 90",
+    "A: ask-short x10 = lease | wait 1 | done A x4 = ok | used tokens 4 | wait 7 | used tokens 0",
     // a limit in shadow mode is held and released too
     "A: ask-dark = lease | B: ask-dark = lease | C: ask-dark = ok | used held 2 | done A = ok | used held 1 | done B = ok | used held 0",
     // the lease API: all or nothing

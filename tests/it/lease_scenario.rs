@@ -9,8 +9,8 @@
 //! * `= ok`, `= lease` (ok, with a lease for Envoy), `= over tokens`, `= never tokens`, or the start of an error
 //! * `used tokens 4`, `owes tokens 2`; `wait 2` seconds
 //!
-//! Every row has limits of its own: `tokens` (100 per minute, debt), `bytes` (100 per minute), `calls` (50 per minute,
-//! never reconciled), `held` (2 at a time); `ask-short` has them for 2 seconds, `ask-dark` counts but never denies.
+//! Every row has limits of its own: `tokens` (100 an hour, debt), `bytes` (100 an hour), `calls` (50 an hour, never
+//! reconciled), `held` (2 at a time); `ask-short` has them for 6 seconds, `ask-dark` counts but never denies.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,15 +27,15 @@ domain: d
 descriptors:
 - key: row
   limits:
-  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 60, reconcile: true, overage: debt}
-  - {name: bytes, kind: rolling, capacity: 100, window_seconds: 60, reconcile: true}
-  - {name: calls, kind: rolling, capacity: 50, window_seconds: 60, cost: 1}
-  - {name: held, kind: concurrency, capacity: 2, timeout_seconds: 60}
+  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, reconcile: true, overage: debt}
+  - {name: bytes, kind: rolling, capacity: 100, window_seconds: 3600, reconcile: true}
+  - {name: calls, kind: rolling, capacity: 50, window_seconds: 3600, cost: 1}
+  - {name: held, kind: concurrency, capacity: 2, timeout_seconds: 3600}
 - key: short
   limits:
-  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 2, reconcile: true, overage: debt}
-  - {name: held, kind: concurrency, capacity: 2, timeout_seconds: 2}
-- {key: dark, shadow_mode: true, limits: [{name: held, kind: concurrency, capacity: 2, timeout_seconds: 60}]}
+  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 6, reconcile: true, overage: debt}
+  - {name: held, kind: concurrency, capacity: 2, timeout_seconds: 6}
+- {key: dark, shadow_mode: true, limits: [{name: held, kind: concurrency, capacity: 2, timeout_seconds: 3600}]}
 - {key: plain, rate_limit: {unit: hour, requests_per_unit: 10}}
 ";
 

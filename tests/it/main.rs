@@ -1,6 +1,11 @@
 //! Tests that use the library as its users do: real sockets, real files, real ledgers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::type_complexity,
+    reason = "numbers and types of tests are small"
+)]
 
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
@@ -21,9 +26,20 @@ mod wire;
 
 mod app;
 mod cli;
+mod footprint;
 mod malformed;
 mod hints;
 mod matching;
+
+mod live;
+mod live_api;
+mod live_files;
+mod live_load;
+mod live_plan;
+mod live_state;
+#[cfg(feature = "tigerbeetle")]
+mod live_tigerbeetle;
+mod live_token;
 
 mod lease_rows;
 mod lease_scenario;

@@ -386,7 +386,11 @@ descriptors:
     let app = app.start().await;
     app.answers(&rows).await;
     let metrics = app.get("/metrics").await.body;
-    assert!(metrics.contains("\nsluice_shadow_denials_total 5\n"), "{metrics}");
+    let counted: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("sluice_shadow_denials_total{")).collect();
+    assert_eq!(counted.len(), 2, "one per rule: {counted:?}");
+    assert!(counted.iter().any(|line| line.ends_with("0.yaml:4\"} 3")), "{counted:?}");
+    assert!(counted.iter().any(|line| line.ends_with("0.yaml:5\"} 2")), "{counted:?}");
 }
 
 const QUOTAS: &str = "

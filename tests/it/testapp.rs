@@ -1,7 +1,7 @@
 //! The whole of Sluice in this process, on free ports: `TestApp::with_limits("domain: d …").start().await`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use sluice::app::{App, Options, StartError};
@@ -18,11 +18,14 @@ pub struct TestApp {
     pub dir: tempfile::TempDir,
 }
 
+type Change = Box<dyn FnOnce(&mut Settings)>;
+
 /// What to start.
 #[derive(Default)]
 pub struct Builder {
+    dir: Option<tempfile::TempDir>,
     files: Vec<(String, String)>,
-    settings: Vec<Box<dyn FnOnce(&mut Settings)>>,
+    settings: Vec<Change>,
 }
 
 impl TestApp {
@@ -48,9 +51,24 @@ impl TestApp {
     pub async fn post(&self, path: &str, body: &str) -> Answer {
         http::post(self.app.admin, path, body).await
     }
+
+    pub async fn send(&self, method: &str, path: &str, body: &str) -> Answer {
+        http::send(self.app.admin, method, path, &[], body.to_owned()).await
+    }
+
+    /// Stops it, and leaves its files for another.
+    pub async fn stop(self) -> tempfile::TempDir {
+        self.app.stop().await;
+        self.dir
+    }
 }
 
 impl Builder {
+    /// On the files of an earlier one.
+    pub fn in_dir(dir: tempfile::TempDir) -> Self {
+        Self { dir: Some(dir), ..Self::default() }
+    }
+
     /// One more limits file.
     pub fn and_limits(self, yaml: &str) -> Self {
         let name = format!("limits/{}.yaml", self.files.len());
@@ -75,14 +93,29 @@ impl Builder {
         self.try_start().await.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub async fn try_start(self) -> Result<TestApp, StartError> {
-        let dir = tempfile::tempdir().unwrap();
+    /// Why it does not start, and the files it refused.
+    pub async fn refused(mut self) -> (StartError, tempfile::TempDir) {
+        let dir = self.dir.take().unwrap_or_else(|| tempfile::tempdir().unwrap());
+        match self.start_in(dir.path()).await {
+            Ok(_) => panic!("it started"),
+            Err(error) => (error, dir),
+        }
+    }
+
+    pub async fn try_start(mut self) -> Result<TestApp, StartError> {
+        let dir = self.dir.take().unwrap_or_else(|| tempfile::tempdir().unwrap());
+        let app = self.start_in(dir.path()).await?;
+        let channel = channel(&app.grpc).await;
+        Ok(TestApp { app, channel, dir })
+    }
+
+    async fn start_in(self, dir: &Path) -> Result<App, StartError> {
         for (name, text) in &self.files {
-            let path = dir.path().join(name);
+            let path = dir.join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let mut loaded = sluice::config::load(Some(dir.path()))
+        let mut loaded = sluice::config::load(Some(dir))
             .unwrap_or_else(|problems| panic!("{problems:#?} in {:#?}", self.files));
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         loaded.settings.grpc.listen = Listen::Tcp(free);
@@ -90,10 +123,8 @@ impl Builder {
         for change in self.settings {
             change(&mut loaded.settings);
         }
-        let state_dir = dir.path().join("state");
-        let app = App::start(Options { loaded, config_dir: dir.path().to_owned(), state_dir }).await?;
-        let channel = channel(&app.grpc).await;
-        Ok(TestApp { app, channel, dir })
+        let state_dir = dir.join("state");
+        App::start(Options { loaded, config_dir: dir.to_owned(), state_dir }).await
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Refuses to know other files, except for named limits.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ahash::AHashSet;
@@ -11,7 +12,7 @@ use super::{shapes, spec};
 use crate::config::decode::{At, Fields, List, Sink};
 use crate::config::scalar::shown;
 use crate::config::tree::{Data, Value};
-use crate::limit::{Cost, REQUIREMENTS_MAX};
+use crate::limit::{Cost, Kind, REQUIREMENTS_MAX};
 use crate::registry::tree::PlaceError;
 use crate::registry::{Level, Node, Rule, Target};
 
@@ -180,8 +181,11 @@ impl<'r> Reader<'r> {
         if name == Some("") {
             fields.mistake("name", || "must not be empty");
         }
-        let spec = spec::limit(&fields)?;
-        let (cost, reconcile) = spec::cost(&fields, spec.kind)?;
+        let spec = spec::limit(&fields);
+        // What is wrong with the cost is said even where the kind isn't known.
+        let kind = spec.as_ref().map_or(Kind::Rolling { window_seconds: NonZeroU32::MIN }, |spec| spec.kind);
+        let cost = spec::cost(&fields, kind);
+        let (spec, (cost, reconcile)) = (spec?, cost?);
         let name: Arc<str> = name?.into();
         let target = Target::Derived;
         Some(Rule {
@@ -247,12 +251,11 @@ fn place(level: &mut Level, fields: &Fields<'_>, node: Node, before: &[Value<'_>
                 before.iter().find(|other| is_descriptor(other, key, value)).map_or(0, |other| other.line);
             format!("has the key and value of the descriptor on line {first}")
         }),
-        Err(PlaceError::Shadowed { by }) => fields.mistake("value", || {
-            format!(
-                "is itself matched by the earlier `{}`, so its shared limit has no key of its own",
-                shown(&by)
-            )
-        }),
+        Err(PlaceError::Shadowed { by }) => {
+            let text =
+                format!("is never reached: whatever it matches, the earlier `{}` matches first", shown(&by));
+            fields.warn("value", &text);
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
         Some("debt") => Overage::Debt,
         Some(other) => {
             fields.mistake("overage", || one_of(other, &["deny", "debt"]));
-            return None;
+            Overage::Deny
         }
     };
     let (unit, description) = (fields.text("unit"), fields.text("description"));

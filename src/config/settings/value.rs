@@ -56,6 +56,9 @@ impl FromStr for TcpListen {
     }
 }
 
+/// Replicas of a cluster at most.
+const ADDRESSES_MAX: usize = 6;
+
 /// Which ledger holds the balances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LedgerUri {
@@ -82,6 +85,9 @@ impl FromStr for LedgerUri {
         let (cluster, addresses) = rest.split_once('@').ok_or_else(|| wrong("has no @"))?;
         let cluster = cluster.parse().map_err(|_| wrong("has a cluster that is no whole number"))?;
         let addresses: Vec<String> = addresses.split(',').map(|address| address.trim().to_owned()).collect();
+        if addresses.len() > ADDRESSES_MAX {
+            return Err(wrong("there are more than 6 addresses, which is all a cluster has"));
+        }
         match addresses.iter().find(|address| !is_host_and_port(address)) {
             Some(address) => Err(wrong(&format!("has `{}` where a host:port belongs", shown(address)))),
             None => Ok(Self::TigerBeetle { cluster, addresses }),

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tb::error::{CreateAccountErrorKind, CreateTransferErrorKind as Kind};
 use tigerbeetle_unofficial as tb;
@@ -185,8 +186,9 @@ impl Provisioner {
 
     /// Brings accounts to what is wanted. Two round trips for new ones, three for known ones that have to change.
     async fn provision(&mut self, wants: Vec<Want>) -> Result<(), SessionError> {
-        // Half of a development request each: a limit may have a debt account too.
-        for part in wants.chunks(120) {
+        // A limit may have a debt account too, and the operator is always asked for.
+        let part_max = (self.shared.events_max.load(Ordering::Relaxed) - 1) / 2;
+        for part in wants.chunks(part_max) {
             self.provision_part(part).await?;
         }
         Ok(())

@@ -4,13 +4,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tigerbeetle_unofficial as tb;
 use tokio::sync::{mpsc, oneshot};
 
-use super::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
+use super::session::{Session, SessionError};
 use super::{Shared, patiently, wire};
+use crate::clock;
 use crate::ledger::{Balance, LedgerError, Want};
 use crate::limit::Account;
 
@@ -65,7 +67,7 @@ impl Reader {
             Ok(found) => {
                 for account in &touched {
                     if let Some(there) = found.get(&account.id) {
-                        account.set_sample(balance_of(there, None).available());
+                        account.set_sample(balance_of(there, None).available(), clock::monotonic_ms());
                     }
                 }
             }
@@ -91,7 +93,7 @@ impl Reader {
 
     async fn look_up(&self, ids: Vec<u128>) -> Result<HashMap<u128, tb::Account>, SessionError> {
         let mut found = HashMap::with_capacity(ids.len());
-        for part in ids.chunks(EVENTS_MAX_DEVELOPMENT) {
+        for part in ids.chunks(self.shared.events_max.load(Ordering::Relaxed)) {
             let call = self.session.lookup_accounts(part.to_vec());
             let accounts = patiently(&self.shared, &self.session, &self.shared.reader_ok, call).await?;
             found.extend(accounts.into_iter().map(|account| (account.id(), account)));

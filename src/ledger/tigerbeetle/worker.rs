@@ -15,7 +15,7 @@ use super::session::{Session, SessionError};
 use super::wire::{self, Landed};
 use super::{Shared, Step, Work, can_be_given_back, patiently, provision};
 use crate::clock;
-use crate::ledger::{Action, Chain, Code, Keep, LedgerError, Outcome, Refusal, Verdict};
+use crate::ledger::{Action, Chain, Code, LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
 use crate::telemetry::LeaseEvent;
 
@@ -94,6 +94,7 @@ pub async fn run(
             let connecting = connect(&worker.shared, &worker.session);
             let Some(events_max) = closing.run_until_cancelled(connecting).await else { return };
             worker.events_max = events_max;
+            worker.shared.events_max.store(events_max, Ordering::Relaxed);
         }
         if worker.next.is_empty() {
             match inbox.wait(&mut gathered, worker.events_max, &worker.shared, &closing).await {
@@ -142,9 +143,7 @@ impl Worker {
                 batch.push(work, |out, work| match work.step {
                     Step::Apply => wire::push_chain(out, ids, &work.chain),
                     Step::Claim => out.extend(wire::claim_again(ids, &work.chain)),
-                    Step::Abandon if work.chain.keep == Keep::ForRetries => {
-                        wire::push_abandon(out, ids, &work.chain)
-                    }
+                    Step::Abandon if work.chain.keep.is_named() => wire::push_abandon(out, ids, &work.chain),
                     Step::Abandon => wire::push_chain(out, ids, &void_of(&work.chain)),
                 });
             }
@@ -303,7 +302,7 @@ fn outcome(verdict: Verdict) -> Outcome {
 
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.
 fn needs_claim(chain: &Chain) -> bool {
-    chain.keep == Keep::ForRetries && can_be_given_back(chain)
+    chain.keep.is_named() && can_be_given_back(chain)
 }
 
 fn events_of(work: &Work) -> usize {
