@@ -225,6 +225,48 @@ async fn a_crowd_leaves_nothing_behind() {
     setup.until_used("tpm", 2000 * 7).await;
 }
 
+/// Who doesn't say who they are share one set of limits. Without the header the descriptor would be left out, and with it
+/// the limits.
+#[tokio::test]
+async fn nobody_is_unlimited_for_being_nameless() {
+    let setup = Setup::start(&[]).await;
+    let mut stream = TcpStream::connect(setup.envoy.address).await.unwrap();
+    stream.write_all(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    until("it to be held", async || {
+        let path = "/v1/limits/llm%3Atenant=anonymous%3Amodel=gpt-4o%3Ainflight";
+        let view = http::get(setup.sluices[0].admin, path).await.json();
+        if view["used"] == 1 { Ok(()) } else { Err(view.to_string()) }
+    })
+    .await;
+    let denied = setup.envoy.get("/", &[]).await;
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert_eq!(denied.header("x-sluice-limit"), "llm:tenant=anonymous:model=gpt-4o:inflight");
+    assert_eq!(setup.ask("/").await.status, 200, "acme has its own");
+}
+
+/// Clients that mark their retries are held to the budget, and the mark is no part of the limit's name.
+#[tokio::test]
+async fn marked_retries_are_held_to_the_budget() {
+    let policy = "retry_policy: {budget: {ratio: 0.5, window_seconds: 300, min_retries_per_second: 0}}";
+    let dir = directory(&[("config/limits/limits.yaml", LIMITS), ("config/retry_policy.yaml", policy)]);
+    let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let setup = Setup::with(vec![Sluice::start(dir, command).await], &[]).await;
+    for served in 1..=4 {
+        assert_eq!(setup.ask("/").await.status, 200);
+        setup.until_used("tpm", 1000 * served).await;
+        setup.until_used("inflight", 0).await;
+    }
+    let mut answers = Vec::new();
+    for attempt in ["1", "2", "3"] {
+        let answer = setup.envoy.get("/", &[("x-tenant", "acme"), ("x-retry-attempt", attempt)]).await;
+        answers.push((answer.status, answer.header("x-sluice-reason").to_owned()));
+        setup.until_used("inflight", 0).await;
+    }
+    let served = (200, String::new());
+    assert_eq!(answers, [served.clone(), served, (429, "retry_budget".to_owned())]);
+    assert_eq!(setup.used("tpm").await, 6000, "two retries of the same limit");
+}
+
 /// Envoy sends the completion to whichever is next, not to the one that reserved.
 #[cfg(feature = "tigerbeetle")]
 mod two_instances {
@@ -233,6 +275,10 @@ mod two_instances {
 
     async fn start(server: &Server) -> Sluice {
         let dir = directory(&[("config/limits/limits.yaml", LIMITS), ("config/sluice.yaml", SECRETS)]);
+        start_in(dir, server).await
+    }
+
+    async fn start_in(dir: tempfile::TempDir, server: &Server) -> Sluice {
         let uri = format!("tigerbeetle:0@{}", server.address());
         let arguments = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", &uri];
         let command = serve(dir.path(), &arguments);
@@ -286,5 +332,67 @@ mod two_instances {
         assert_eq!(status(&mut waiting).await, "HTTP/1.1 200 OK");
         setup.until_used("inflight", 0).await;
         assert_eq!(counted(&setup.sluices[0], "completed").await, 1);
+    }
+    /// The one that reserved is gone and comes back on the same port: the lease is in Envoy, the balance in the ledger.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_that_was_restarted_completes_what_it_reserved_before() {
+        let server = Server::start();
+        let mut setup = Setup::with(vec![start(&server).await], &[]).await;
+        let mut waiting = setup.open("/wait").await;
+        setup.until_used("inflight", 1).await;
+        let mut killed = setup.sluices.remove(0);
+        killed.process.signal("KILL");
+        killed.process.exit().await;
+        let uri = format!("tigerbeetle:0@{}", server.address());
+        let arguments = ["--grpc", &killed.grpc, "--admin", "127.0.0.1:0", "--ledger", &uri];
+        let command = serve(killed.dir.path(), &arguments);
+        let again = Sluice::start(directory(&[]), command).await;
+        until("readiness", async || match http::get(again.admin, "/readyz").await {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.body),
+        })
+        .await;
+        setup.sluices.push(again);
+        assert_eq!(setup.used("inflight").await, 1);
+        setup.gate.add_permits(1);
+        assert_eq!(status(&mut waiting).await, "HTTP/1.1 200 OK");
+        setup.until_used("inflight", 0).await;
+    }
+
+    /// A completion that meets the one that drains goes to the other.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_drain_under_load_loses_no_completion() {
+        const CLIENTS: usize = 20;
+        const EACH: usize = 30;
+        let server = Server::start();
+        let plenty = LIMITS.replace("capacity: 1,", "capacity: 1000,");
+        let patient = format!("{SECRETS}\nledger: {{timeout_ms: 20000}}");
+        let mut sluices = Vec::new();
+        for _ in 0..2 {
+            let dir = directory(&[("config/limits/limits.yaml", &plenty), ("config/sluice.yaml", &patient)]);
+            sluices.push(start_in(dir, &server).await);
+        }
+        let mut setup = Setup::with(sluices, &[]).await;
+        let mut drained = setup.sluices.remove(0);
+        let setup = Arc::new(setup);
+        let mut crowd = tokio::task::JoinSet::new();
+        for _ in 0..CLIENTS {
+            let setup = Arc::clone(&setup);
+            crowd.spawn(async move {
+                for _ in 0..EACH {
+                    assert_eq!(setup.ask("/tokens/7").await.status, 200);
+                }
+            });
+        }
+        until("the crowd to be under way", async || match setup.envoy.upstream.arrived() {
+            100.. => Ok(()),
+            arrived => Err(arrived.to_string()),
+        })
+        .await;
+        drained.process.signal("TERM");
+        assert_eq!(drained.process.exit().await.code(), Some(0));
+        crowd.join_all().await;
+        setup.until_used("inflight", 0).await;
+        setup.until_used("tpm", (CLIENTS * EACH * 7) as u64).await;
     }
 }

@@ -28,6 +28,7 @@ mod failing;
 mod fleet;
 mod leases;
 mod limited;
+mod live;
 mod manifests;
 mod options;
 #[cfg(feature = "tigerbeetle")]

@@ -106,3 +106,20 @@ async fn a_limit_of_the_route_takes_the_place_of_the_files() {
     }
     assert_eq!(envoy.get("/", &[]).await.status, 429);
 }
+
+/// How to run beside another service before moving to this one: asked, and not obeyed.
+#[tokio::test]
+async fn who_is_not_enforced_counts_and_denies_nothing() {
+    let sluice = Sluice::with_limits(ONCE).await;
+    let option = "failure_mode_deny: false";
+    let indent = "\n                      ";
+    let unheard = format!("{option}{indent}filter_enforced: {{default_value: {{numerator: 0}}}}");
+    let envoy = Envoy::of(RATELIMIT).changed(option, &unheard).start(&[sluice.grpc_port()]).await;
+    for _ in 0..3 {
+        let answer = envoy.get("/", &[]).await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, "from the upstream"), "{answer:?}");
+    }
+    let metrics = crate::http::get(sluice.admin, "/metrics").await.body;
+    let denied = "sluice_decisions_total{domain=\"demo\",code=\"OVER_LIMIT\",reason=\"over_limit\"} 2";
+    assert!(metrics.contains(denied), "{metrics}");
+}
