@@ -135,6 +135,15 @@ impl Admission {
             self.peek_the_rest(plan, &mut findings);
             return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
+        let decreasing = self.looks_at_decreasing(plan);
+        if decreasing != 0 && !leave_out(plan, &mut findings, decreasing) {
+            findings.failed |= decreasing;
+            self.count_per_limit(plan, &findings);
+            let reason = Reason::LimitDecreasing;
+            let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
+            self.peek_the_rest(plan, &mut findings);
+            return Ok(Decision::denied(plan, &findings, reason, Some(hint.ms)));
+        }
         // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
         let reserved_at_unix_ms = clock::unix_ms();
         let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
@@ -240,6 +249,15 @@ impl Admission {
             }
             attempt += 1;
         }
+    }
+
+    /// The requirements that only look at a limit, where it holds more than its capacity. Who takes from one hears it from
+    /// the ledger.
+    fn looks_at_decreasing(&self, plan: &Plan) -> u32 {
+        let looks = plan.requirements.iter().enumerate();
+        let looks = looks.filter(|(_, r)| r.amount == 0 && r.enforcement != Enforcement::Shadow);
+        let decreasing = looks.filter(|(_, r)| self.ledger.is_decreasing(&r.account, &r.spec));
+        decreasing.fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.

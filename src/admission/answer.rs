@@ -12,6 +12,10 @@ use crate::registry::{Enforcement, Plan, Requirement, Wanted};
 use crate::retry::RetryHint;
 use crate::telemetry::Reason;
 
+/// Of a LimitKey in a header; the rest is cut, because values come from clients and a response whose headers are too long
+/// is none.
+const HEADER_BYTES_MAX: usize = 1024;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     Ok,
@@ -48,10 +52,18 @@ impl Denial {
         let hint = self.retry_after_ms.map(|ms| RetryHint { ms });
         let retry_after = hint.map(|hint| ("retry-after", hint.retry_after_seconds().to_string()));
         let retry_after_ms = hint.map(|hint| ("retry-after-ms", hint.ms.to_string()));
-        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", limit.as_str().to_owned()));
+        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", in_a_header(limit.as_str())));
         let reason = Some(("x-sluice-reason", self.reason.name().to_owned()));
         [retry_after, retry_after_ms, limit, reason].into_iter().flatten()
     }
+}
+
+/// With `...` at its end where it was cut.
+fn in_a_header(key: &str) -> String {
+    if key.len() <= HEADER_BYTES_MAX {
+        return key.to_owned();
+    }
+    format!("{}...", &key[..key.floor_char_boundary(HEADER_BYTES_MAX - 3)])
 }
 
 /// The answer to one descriptor.
