@@ -20,6 +20,7 @@ mod wait;
 mod tigerbeetle;
 
 mod envoy;
+mod silent;
 mod upstream;
 
 mod bootstraps;
@@ -31,5 +32,6 @@ mod limited;
 mod live;
 mod manifests;
 mod options;
+mod retries;
 #[cfg(feature = "tigerbeetle")]
 mod tour;
