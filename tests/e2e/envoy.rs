@@ -50,9 +50,14 @@ impl Envoy {
         http::send(self.address, "GET", path, headers, "").await
     }
 
+    /// What its own admin port says.
+    pub async fn admin(&self, path: &str) -> String {
+        http::get(self.admin, path).await.body
+    }
+
     /// A counter of Envoy's own.
     pub async fn stat(&self, name: &str) -> u64 {
-        let text = http::get(self.admin, &format!("/stats?filter=^{name}$")).await.body;
+        let text = self.admin(&format!("/stats?filter=^{name}$")).await;
         let value = text.trim().strip_prefix(&format!("{name}: ")).map(str::parse);
         value.unwrap_or_else(|| panic!("no {name} in `{text}`")).expect("a counter is a number")
     }

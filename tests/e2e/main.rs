@@ -24,6 +24,7 @@ mod silent;
 mod upstream;
 
 mod bootstraps;
+mod dashboard;
 mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;

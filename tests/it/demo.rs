@@ -7,9 +7,6 @@ use std::process::Command;
 use ::sluice::config;
 use serde_json::Value;
 
-use crate::http;
-use crate::sluice::{Sluice, directory, serve};
-
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -119,37 +116,9 @@ fn every_container_has_a_version_and_a_health_check() {
     assert_eq!(versions["sluice"], env!("CARGO_PKG_VERSION"));
 }
 
-/// The dashboard asks for metrics that are there, and the demo's files have nothing to complain about.
-#[tokio::test]
-async fn the_dashboard_shows_metrics_that_sluice_has() {
+#[test]
+fn the_files_of_the_demo_have_nothing_to_complain_about() {
     let loaded = config::load(Some(&root().join("demo/config")));
     let warnings = loaded.map(|loaded| loaded.hot.warnings).map_err(|problems| format!("{problems:#?}"));
     assert_eq!(warnings, Ok(vec![]));
-
-    let mut command =
-        serve(root(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", "memory"]);
-    let dir = directory(&[]);
-    command.args(["--config-dir", "demo/config", "--state-dir"]).arg(dir.path().join("state"));
-    let sluice = Sluice::start(dir, command).await;
-    let metrics = http::get(sluice.admin, "/metrics").await.body;
-    let dashboard: Value = serde_json::from_str(&read("demo/grafana/sluice.json")).unwrap();
-    let readme = read("README.md");
-    let mut seen = 0;
-    for panel in dashboard["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().unwrap() {
-            let query = target["expr"].as_str().unwrap();
-            for name in query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-                if name.starts_with("sluice_") {
-                    // One that counts what has not happened yet is not there yet; the README lists them all.
-                    let named = |rest: &str| rest.starts_with(['{', ' ', '`']);
-                    let there = [&metrics, &readme]
-                        .iter()
-                        .any(|text| text.match_indices(name).any(|(at, _)| named(&text[at + name.len()..])));
-                    assert!(there, "{}: no {name} in\n{metrics}", panel["title"]);
-                    seen += 1;
-                }
-            }
-        }
-    }
-    assert!(seen > 10, "{seen}");
 }
