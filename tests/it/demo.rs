@@ -57,6 +57,7 @@ fn compose_starts_what_the_demo_starts() {
     let compose = compose();
     let mut composed = BTreeMap::new();
     for (name, service) in services(&compose).filter(|(name, _)| planned.contains_key(*name)) {
+        assert!(service["environment"].is_null(), "{name}: the demo sets no variables");
         let mut command = words(&service["entrypoint"]);
         if name == "sluice" {
             assert!(read("Dockerfile").contains("ENTRYPOINT [\"sluice\"]"));
