@@ -32,6 +32,8 @@ pub struct Account {
     sampling: AtomicBool,
     /// Since when a ledger has been waiting for room to lower the capacity.
     decreasing_since_ms: AtomicU64,
+    /// How long holders of a concurrency limit were seen to hold it, on average; 0 if nobody was.
+    mean_hold_ms: AtomicU64,
     /// The debt account is known to exist.
     has_debt_account: AtomicBool,
 }
@@ -47,6 +49,7 @@ impl Account {
             sampled_at_ms: AtomicU64::new(0),
             sampling: AtomicBool::new(false),
             decreasing_since_ms: AtomicU64::new(UNKNOWN),
+            mean_hold_ms: AtomicU64::new(0),
             has_debt_account: AtomicBool::new(false),
         }
     }
@@ -109,6 +112,20 @@ impl Account {
         if self.is_decreasing() {
             self.decreasing_since_ms.store(UNKNOWN, Ordering::Release);
         }
+    }
+
+    pub fn mean_hold_ms(&self) -> Option<u64> {
+        Some(self.mean_hold_ms.load(Ordering::Relaxed)).filter(|ms| *ms > 0)
+    }
+
+    /// Somebody gave it back after so long. An eighth of the news, so that one odd holder doesn't change a promise.
+    pub fn saw_hold(&self, ms: u64) {
+        let ms = ms.max(1);
+        let mean = |old: u64| {
+            Some(if old == 0 { ms } else { (old.saturating_mul(7).saturating_add(ms)) / 8 }.max(1))
+        };
+        // It always has a new value.
+        let _ = self.mean_hold_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, mean);
     }
 
     pub fn has_debt_account(&self) -> bool {
