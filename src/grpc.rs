@@ -4,6 +4,7 @@
 
 mod codec;
 pub mod lease;
+mod opening;
 pub mod pb;
 pub mod queue;
 pub mod rls;
@@ -18,6 +19,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use self::opening::Opening;
 use crate::listen::Listener;
 use crate::retry::backoff;
 use crate::service::Service;
@@ -25,7 +27,10 @@ use crate::service::Service;
 /// Envoy opens one connection per worker and overshoots a low number: refused streams are failed calls.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 
-/// A dead peer is noticed within the sum of both.
+/// From the start of a connection to the client's preface.
+const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+
+/// From then on a dead peer is noticed within the sum of both.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -47,12 +52,12 @@ impl Health {
 
 /// A connection that can't be accepted is most often one too many for the process: asking again at once would only
 /// keep a core busy.
-async fn unhurried<C>(accepted: std::io::Result<C>) -> std::io::Result<C> {
+async fn unhurried<C>(accepted: std::io::Result<C>) -> std::io::Result<Opening<C>> {
     if let Err(error) = &accepted {
         tracing::warn!(%error, "a connection could not be accepted");
         tokio::time::sleep(backoff::delay(backoff::ATTEMPTS_MAX, |n| fastrand::u64(0..=n))).await;
     }
-    accepted
+    accepted.map(|stream| Opening::new(stream, PREFACE_WITHIN))
 }
 
 /// Serves until `stop`, then lets calls in flight finish.
