@@ -47,7 +47,8 @@ fn lease_api() -> Result<(), Box<dyn std::error::Error>> {
     }
     builder = builder.message_attribute("sluice.v1.LeaseStatus", JSON_OUT);
     builder = builder.message_attribute("sluice.v1.Requirement", JSON_OUT);
-    let texts = ["status", "state", "job_id", "lease_id", "lease_token", "error", "detail", "limit", "reason"];
+    let texts =
+        ["status", "state", "job_id", "lease_id", "lease_token", "error", "detail", "limit", "reason"];
     for field in texts.into_iter().chain(["reserved_at_unix_ms", "requirements"]) {
         builder = builder.field_attribute(format!("sluice.v1.LeaseStatus.{field}"), EMPTY_IS_NULL);
     }

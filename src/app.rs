@@ -99,8 +99,13 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission =
-            Admission { ledger, accounts, retry: Retry::default(), turnstile: Turnstile::default(), metrics: Arc::clone(&metrics) };
+        let admission = Admission {
+            ledger,
+            accounts,
+            retry: Retry::default(),
+            turnstile: Turnstile::default(),
+            metrics: Arc::clone(&metrics),
+        };
         let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, desk, metrics));
         let control = Arc::new(Control::new(Arc::clone(&service), state));

@@ -335,14 +335,20 @@ impl Ledger {
     }
 
     /// What an account holds, and when it comes back.
-    pub async fn outlook(&self, account: &Arc<Account>, lifetime_seconds: NonZeroU32) -> Result<Outlook, LedgerError> {
+    pub async fn outlook(
+        &self,
+        account: &Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Outlook, LedgerError> {
         match &self.backend {
             Backend::Memory(memory) => {
                 let _ = lifetime_seconds;
                 Ok(memory.outlook(account, clock::monotonic_ms()))
             }
             #[cfg(feature = "tigerbeetle")]
-            Backend::TigerBeetle(tigerbeetle) => tigerbeetle.outlook(Arc::clone(account), lifetime_seconds).await,
+            Backend::TigerBeetle(tigerbeetle) => {
+                tigerbeetle.outlook(Arc::clone(account), lifetime_seconds).await
+            }
         }
     }
 

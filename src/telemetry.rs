@@ -274,7 +274,11 @@ impl Metrics {
         self.leases =
             LeaseEvent::ALL.map(|event| leases.get_or_create_owned(&EventLabel { event: event.name() }));
         r.register("sluice_queue_depth", "Jobs waiting in line", self.queue_depth.clone());
-        r.register("sluice_queue_wait_seconds", "Time in line of jobs served", self.queue_wait_seconds.clone());
+        r.register(
+            "sluice_queue_wait_seconds",
+            "Time in line of jobs served",
+            self.queue_wait_seconds.clone(),
+        );
         r.register(
             "sluice_queue_eta_ratio",
             "Real wait over the first promise, of jobs that were promised a time",

@@ -57,7 +57,8 @@ fn parse_reserve(body: &[u8]) -> Result<(pb::ReserveRequest, bool), String> {
 async fn queue_reserve(service: &Arc<Service>, request: &pb::ReserveRequest, name: Option<&str>) -> Response {
     let (answer, denial) = queue::reserve(service, request, name).await;
     if let Some(denial) = denial {
-        let code = if denial.reason == Reason::QueueFull { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+        let code =
+            if denial.reason == Reason::QueueFull { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
         return (code, denial_headers(&denial), Json(answer)).into_response();
     }
     if !answer.error.is_empty() && answer.state.is_empty() {
@@ -73,7 +74,10 @@ fn followed(answer: pb::LeaseStatus) -> Response {
 }
 
 /// Leaves the line.
-pub async fn leave(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+pub async fn leave(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
     match service.leave(&id).await {
         Left::Out(standing) => Ok(followed(queue::status(&standing))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),

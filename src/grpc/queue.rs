@@ -36,7 +36,8 @@ pub async fn reserve(
     request_id: Option<&str>,
 ) -> (pb::LeaseStatus, Option<Denial>) {
     let _call = service.call();
-    let mistake = |error: String, detail: String| (pb::LeaseStatus { error, detail, ..Default::default() }, None);
+    let mistake =
+        |error: String, detail: String| (pb::LeaseStatus { error, detail, ..Default::default() }, None);
     let ask = match parse_reserve(request, request_id) {
         Ok(ask) => ask,
         Err(detail) => return mistake(INVALID.to_owned(), detail),
@@ -109,7 +110,10 @@ fn unknown() -> Status {
 }
 
 /// The states of a place in line as they come.
-pub fn watch(service: &Arc<Service>, id: &str) -> Result<ReceiverStream<Result<pb::LeaseStatus, Status>>, Status> {
+pub fn watch(
+    service: &Arc<Service>,
+    id: &str,
+) -> Result<ReceiverStream<Result<pb::LeaseStatus, Status>>, Status> {
     let id = LeaseId::parse(id).bits();
     let changes = service.changes(id).ok_or_else(unknown)?;
     let (sender, receiver) = mpsc::channel(WATCH_BUFFER);

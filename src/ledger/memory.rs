@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::store::{Fate, NONE, Purpose, Record, Store};
-use super::{Action, Balance, Chain, Code, Hold, Keep, LedgerError, Outcome, Outlook, Refusal, Transfer, Verdict};
+use super::{
+    Action, Balance, Chain, Code, Hold, Keep, LedgerError, Outcome, Outlook, Refusal, Transfer, Verdict,
+};
 use crate::limit::{Account, LeaseId};
 
 /// Records kept at most: 136 bytes each where every one has an account of its own (tests/it/footprint.rs), so under

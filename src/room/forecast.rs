@@ -78,7 +78,13 @@ mod tests {
         Outlook { used, frees: frees.iter().map(free).collect(), is_whole }
     }
 
-    fn wait(kind: Kind, capacity: u64, outlook: Option<&Outlook>, hold: Option<u64>, ahead: u64) -> Option<f64> {
+    fn wait(
+        kind: Kind,
+        capacity: u64,
+        outlook: Option<&Outlook>,
+        hold: Option<u64>,
+        ahead: u64,
+    ) -> Option<f64> {
         let known = Known { kind, capacity, outlook, mean_hold_ms: hold, line_part: 1.0 };
         known.wait_ms(ahead, 1, NOW_MS)
     }
@@ -87,7 +93,16 @@ mod tests {
     fn a_rolling_limit_by_its_calendar() {
         // 10 in 10 s, all used: 4 come back in 2 s, 6 in 9 s, and again 10 s later each.
         let there = outlook(10, &[(2000, 4), (9000, 6)], true);
-        let rows = [(0, 2000.0), (3, 2000.0), (4, 9000.0), (9, 9000.0), (10, 12_000.0), (13, 12_000.0), (14, 19_000.0), (25, 29_000.0)];
+        let rows = [
+            (0, 2000.0),
+            (3, 2000.0),
+            (4, 9000.0),
+            (9, 9000.0),
+            (10, 12_000.0),
+            (13, 12_000.0),
+            (14, 19_000.0),
+            (25, 29_000.0),
+        ];
         for (ahead, expected) in rows {
             assert_eq!(wait(TEN_SECONDS, 10, Some(&there), None, ahead), Some(expected), "{ahead} ahead");
         }

@@ -46,7 +46,8 @@ impl Turnstile {
         let per_unit = (1.0 - share) / share;
         let credit_max = (first.max(capacity) as f64) * per_unit;
         let mut gates = self.gates.lock();
-        let new = Gate { per_unit, credit: first as f64 * per_unit, credit_max, line_took: 0, newcomers_took: 0 };
+        let new =
+            Gate { per_unit, credit: first as f64 * per_unit, credit_max, line_took: 0, newcomers_took: 0 };
         let gate = gates.entry(limit).or_insert(new);
         (gate.per_unit, gate.credit_max) = (per_unit, credit_max);
         gate.credit = gate.credit.min(credit_max);
@@ -148,7 +149,10 @@ mod tests {
         let turnstile = Turnstile::default();
         assert!(turnstile.enter([(1, u64::MAX)].into_iter()).unwrap().is_none());
         turnstile.set(1, 0.0, 1, 10);
-        assert!(turnstile.enter([(1, u64::MAX)].into_iter()).unwrap().is_none(), "a share of 0 keeps nothing");
+        assert!(
+            turnstile.enter([(1, u64::MAX)].into_iter()).unwrap().is_none(),
+            "a share of 0 keeps nothing"
+        );
     }
 
     #[test]

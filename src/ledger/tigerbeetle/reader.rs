@@ -78,7 +78,11 @@ impl Reader {
     }
 
     /// What an account's pending transfers give back and when. Those that were voided or have expired are left out.
-    async fn outlook(&self, account: &Account, lifetime_seconds: NonZeroU32) -> Result<Outlook, SessionError> {
+    async fn outlook(
+        &self,
+        account: &Account,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Outlook, SessionError> {
         let (now_ms, now_unix_ms) = (clock::monotonic_ms(), clock::unix_ms());
         let lifetime_ms = u64::from(lifetime_seconds.get()) * 1000;
         let since_ms = now_unix_ms.saturating_sub(lifetime_ms + EXPIRY_LAG_MS);
@@ -88,11 +92,13 @@ impl Reader {
         // After those, so that what expires in between is missing rather than there twice.
         let found = self.look_up(vec![account.id]).await?;
         let used = found.get(&account.id).map_or(0, |account| balance_of(account, None).used);
-        let voided: AHashSet<u128> = debits.iter().map(tb::Transfer::pending_id).filter(|id| *id != 0).collect();
+        let voided: AHashSet<u128> =
+            debits.iter().map(tb::Transfer::pending_id).filter(|id| *id != 0).collect();
         let mut frees = Vec::new();
         for debit in &debits {
             let is_pending = debit.flags().contains(tb::transfer::Flags::PENDING);
-            let made_unix_ms = debit.timestamp().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+            let made_unix_ms =
+                debit.timestamp().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
             let ends_unix_ms = u64::try_from(made_unix_ms).unwrap_or(0) + u64::from(debit.timeout()) * 1000;
             let has_ended = ends_unix_ms + EXPIRY_LAG_MS < now_unix_ms;
             if is_pending && !has_ended && !voided.contains(&debit.id()) {
