@@ -37,7 +37,8 @@ impl Service {
     pub fn new(live: Live, admission: Admission, desk: Desk, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
-        Self { live, admission, desk, queue: Queue::default(), metrics, lease_api, draining, calls }
+        let queue = Queue::new(admission.ledger.is_shared());
+        Self { live, admission, desk, queue, metrics, lease_api, draining, calls }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.

@@ -17,16 +17,17 @@ use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::LedgerError;
 use crate::limit::LeaseId;
+use crate::retry::eta;
 use crate::room::lines::{JobId, LimitId};
-use crate::room::{Arrival, Full, Room, State};
+use crate::room::{Arrival, Full, Reserved, Room, State};
 use crate::telemetry::{QueueEvent, Reason};
 
-/// How long a caller waits for the first word on its place, before it hears that it is in line. Longer than a ledger
-/// takes that works.
-const FIRST_WORD: Duration = Duration::from_secs(1);
+/// How long a caller waits for the first word on its place before it hears that it is in line. An attempt ends within
+/// `ledger.timeout_ms`, so that is for a line that moves fast and is long.
+const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// The waiting room as the server shares it. A plain mutex: sections walk one line at most and never wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue {
     pub(super) room: Mutex<Room>,
     /// How many are in line, read without the lock.
@@ -61,6 +62,17 @@ pub enum Left {
 }
 
 impl Queue {
+    /// `is_shared`: others than this process use the ledger.
+    pub fn new(is_shared: bool) -> Self {
+        Self {
+            room: Mutex::new(Room::new(is_shared)),
+            depth: AtomicUsize::new(0),
+            wake: Notify::new(),
+            closing: CancellationToken::new(),
+            closed: CancellationToken::new(),
+        }
+    }
+
     /// No more places; those who have one are told. Returns when nothing is under way any more.
     pub async fn close(&self, limit: Duration) {
         self.closing.cancel();
@@ -107,10 +119,11 @@ impl Service {
         }
         let id = match self.take_place(ask)? {
             Ok(id) => id,
-            Err(denial) => {
-                self.lease_api.denied(denial.reason);
-                return Ok(Err(denial));
+            // No place, but nobody in the way either: it may fit.
+            Err(denial) if denial.reason == Reason::QueueFull && denial.limit.is_none() => {
+                return self.without_a_place(ask, denial).await;
             }
+            Err(denial) => return Ok(Err(self.no_place(denial))),
         };
         let unheard = Unheard { service: self, id: Some(id) };
         // Late is in line as well.
@@ -120,6 +133,39 @@ impl Service {
         // What was given up at this very moment has to be asked for again.
         let lost = || LedgerError::Unavailable("the place in line was lost".to_owned());
         standing.ok_or_else(|| lost().into()).map(Ok)
+    }
+
+    fn no_place(&self, denial: Denial) -> Denial {
+        self.lease_api.denied(denial.reason);
+        if denial.reason == Reason::QueueFull {
+            self.metrics.queue_event(QueueEvent::Full);
+        }
+        denial
+    }
+
+    async fn without_a_place(
+        &self,
+        ask: &Ask<'_>,
+        full: Denial,
+    ) -> Result<Result<Standing, Denial>, ReserveError> {
+        let Ok(mut grant) = self.reserve(ask).await? else { return Ok(Err(self.no_place(full))) };
+        grant.told();
+        let reserved = Reserved {
+            lease: grant.id.clone(),
+            token: grant.token.clone(),
+            reserved_at_unix_ms: grant.reserved_at_unix_ms,
+            ends_at_unix_ms: u64::MAX,
+            is_picked_up: true,
+        };
+        Ok(Ok(Standing {
+            id: grant.id.clone(),
+            job_id: job_id(ask, &grant.id),
+            state: State::Reserved(Box::new(reserved)),
+            wants: wants(ask),
+            position: None,
+            eta_seconds: eta::elapsed_or_default(&self.live.load().retry.queue, 0),
+            elapsed_seconds: 0,
+        }))
     }
 
     fn take_place(&self, ask: &Ask<'_>) -> Result<Result<JobId, Denial>, ReserveError> {
@@ -135,15 +181,14 @@ impl Service {
         };
         let (policy, now_ms) = (&snapshot.retry.queue, clock::monotonic_ms());
         let bits = id.bits();
-        let wants: Arc<[(Arc<str>, u64)]> =
-            ask.wants.iter().map(|(key, amount)| (Arc::from(*key), *amount)).collect();
+        let wants = wants(ask);
         let mut room = self.queue.room.lock();
         match room.ticket(bits) {
             Some(there) if there.wants == wants => return Ok(Ok(bits)),
             Some(_) => return Err(ReserveError::UsedForAnother),
             None => {}
         }
-        let job_id = if ask.job_id.is_empty() { id.to_string() } else { ask.job_id.to_owned() };
+        let job_id = job_id(ask, &id);
         let limits = plan.requirements.into_iter().map(|r| (r.account, r.spec, r.amount)).collect();
         let arrival = Arrival { id, job_id, wants, limits };
         let joined = room.join(arrival, policy, |limit| self.admission.turnstile.line_part(limit), now_ms);
@@ -156,7 +201,6 @@ impl Service {
                 Ok(Ok(bits))
             }
             Err(Full { limit, eta_seconds }) => {
-                self.metrics.queue_event(QueueEvent::Full);
                 let limit = limit.map(|account| account.key.clone());
                 let retry_after_ms = Some(eta_seconds * 1000);
                 Ok(Err(Denial { limit, reason: Reason::QueueFull, retry_after_ms }))
@@ -255,6 +299,15 @@ impl Service {
         self.queue.wake.notify_one();
         held.map(|view| view.lease)
     }
+}
+
+fn wants(ask: &Ask<'_>) -> Arc<[(Arc<str>, u64)]> {
+    ask.wants.iter().map(|(key, amount)| (Arc::from(*key), *amount)).collect()
+}
+
+/// Who gives its work no name has the lease's.
+fn job_id(ask: &Ask<'_>, id: &LeaseId) -> String {
+    if ask.job_id.is_empty() { id.to_string() } else { ask.job_id.to_owned() }
 }
 
 /// A caller that has not heard yet that it is in line. If it leaves before, so does its job.

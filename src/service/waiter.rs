@@ -1,14 +1,12 @@
 //! The loop behind the waiting room: wait for one event, ask the room whose turn it is, carry that out.
 //!
-//! A limit that refused somebody is looked at once, to know when it will have enough; until then nobody asks it, unless
-//! something of it is given back here. What other instances give back on a shared ledger nobody tells: there the samples
-//! that are taken anyway are looked at every second.
+//! Decides nothing: whose turn it is, when a limit is worth a try and what is promised is the room's.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ahash::AHashMap;
+use ahash::AHashSet;
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, Either, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -20,16 +18,9 @@ use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::{LedgerError, Outlook};
 use crate::limit::{LeaseId, LimitSpec};
-use crate::retry::backoff;
 use crate::room::lines::{JobId, LimitId};
 use crate::room::{Due, Reserved, State};
 use crate::telemetry::{QueueEvent, Reason};
-
-/// How often a limit is looked at whose time to give back is not known, or that others give back to.
-const LOOK_MS: u64 = 1000;
-
-/// A shared ledger frees what expired a little late.
-const EXPIRY_LAG_MS: u64 = 20;
 
 /// What was under way and is done.
 enum Done {
@@ -40,17 +31,14 @@ enum Done {
 struct Waiter {
     service: Arc<Service>,
     under_way: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// Limits that keep a share for their line, and how often each refused somebody in a row.
-    refusals: AHashMap<LimitId, u32>,
+    /// Limits that keep a share for their line.
+    kept: AHashSet<LimitId>,
 }
 
 /// Serves the line until the room closes; then gives back what nobody picked up.
 pub async fn run(service: Arc<Service>) {
-    let mut waiter = Waiter {
-        service: Arc::clone(&service),
-        under_way: FuturesUnordered::new(),
-        refusals: AHashMap::new(),
-    };
+    let mut waiter =
+        Waiter { service: Arc::clone(&service), under_way: FuturesUnordered::new(), kept: AHashSet::new() };
     while !service.queue.closing.is_cancelled() {
         waiter.on_time();
         waiter.try_those_whose_turn_it_is();
@@ -109,7 +97,7 @@ impl Waiter {
         let now_ms = clock::monotonic_ms();
         loop {
             let mut room = self.service.queue.room.lock();
-            let Some(id) = room.next(now_ms) else { return };
+            let Some(id) = room.next_turn(now_ms) else { return };
             let ticket = room.ticket(id).expect("who is tried must have a ticket");
             let (name, wants) = (ticket.id.clone(), Arc::clone(&ticket.wants));
             let is_first = ticket.attempts == 1;
@@ -122,7 +110,10 @@ impl Waiter {
 
     fn on_done(&mut self, done: Done) {
         match done {
-            Done::Looked(limit, outlook) => self.looked(limit, outlook),
+            Done::Looked(limit, outlook) => {
+                let mut room = self.service.queue.room.lock();
+                room.looked(limit, outlook.ok(), clock::monotonic_ms(), up_to);
+            }
             Done::Tried(id, Ok(Offered::Taken(lease))) => self.served(id, lease),
             Done::Tried(id, Ok(Offered::Refused { limit, spec })) => self.refused(id, limit, &spec),
             Done::Tried(id, Ok(Offered::Never(key))) => {
@@ -165,7 +156,6 @@ impl Waiter {
         drop(room);
         for (limit, amount) in needs {
             service.admission.turnstile.served(limit, amount);
-            self.refusals.entry(limit).and_modify(|n| *n = 0);
         }
         service.lease_api.allowed(Reason::Allowed);
         service.metrics.queue_served(waited_ms as f64 / 1000.0, promised_seconds);
@@ -176,7 +166,7 @@ impl Waiter {
         let mut room = self.service.queue.room.lock();
         room.refused(id, limit, spec, clock::monotonic_ms());
         if let Some((first, account, spec)) = room.first_at(limit) {
-            *self.refusals.entry(limit).or_default() += 1;
+            self.kept.insert(limit);
             self.service.admission.turnstile.set(limit, share, first, spec.capacity);
             let (service, account) = (Arc::clone(&self.service), Arc::clone(account));
             let lifetime_seconds = spec.kind.lifetime_seconds();
@@ -194,54 +184,23 @@ impl Waiter {
         let Some((limit, spec)) = room.any_limit(id) else { return };
         let now_ms = clock::monotonic_ms();
         room.refused(id, limit, &spec, now_ms);
-        room.looked(limit, None, Some(now_ms + LOOK_MS));
-    }
-
-    /// What the ledger says of a limit that refused somebody: when it will have enough.
-    fn looked(&self, limit: LimitId, outlook: Result<Outlook, LedgerError>) {
-        let is_shared = self.service.admission.ledger.is_shared();
-        let mut room = self.service.queue.room.lock();
-        let Some((amount, account, spec)) = room.first_at(limit) else { return };
-        let now_ms = clock::monotonic_ms();
-        let again_ms = match outlook.as_ref().map(|it| it.fits_at_ms(amount, spec.capacity, now_ms)) {
-            // It has it already, or should have: it was given back meanwhile, or expires a little late.
-            Ok(Some(at_ms)) if at_ms <= now_ms => {
-                let refusals = self.refusals.get(&limit).copied().unwrap_or_default();
-                now_ms + wait_ms(refusals)
-            }
-            Ok(Some(at_ms)) if is_shared => (at_ms + EXPIRY_LAG_MS).min(now_ms + LOOK_MS),
-            Ok(Some(at_ms)) => at_ms,
-            Ok(None) | Err(_) => now_ms + LOOK_MS,
-        };
-        if is_shared && let Ok(outlook) = &outlook {
-            account.set_sample(spec.capacity.saturating_sub(outlook.used), now_ms);
-        }
-        room.looked(limit, outlook.ok(), Some(again_ms));
+        room.looked(limit, None, now_ms, up_to);
     }
 
     /// A limit should have enough by now, or others may have given back to it.
     fn look(&self, limit: LimitId) {
         let ledger = &self.service.admission.ledger;
         let mut room = self.service.queue.room.lock();
-        let Some((amount, account, spec)) = room.first_at(limit) else { return };
-        let now_ms = clock::monotonic_ms();
-        let fits = room.outlook(limit).and_then(|it| it.fits_at_ms(amount, spec.capacity, now_ms));
-        let given_back =
-            ledger.is_shared() && ledger.sample(account, spec).is_some_and(|left| left >= amount);
-        match fits {
-            Some(at_ms) if at_ms > now_ms && !given_back => {
-                let again_ms = if ledger.is_shared() { at_ms.min(now_ms + LOOK_MS) } else { at_ms };
-                room.looked(limit, None, Some(again_ms));
-            }
-            _ => room.freed(limit),
-        }
+        let Some((_, account, spec)) = room.first_at(limit) else { return };
+        let sample = if ledger.is_shared() { ledger.sample(account, spec) } else { None };
+        room.look(limit, sample, clock::monotonic_ms());
     }
 
     /// Limits that nobody waits for any more keep no share.
     fn tidy(&mut self) {
         let room = self.service.queue.room.lock();
         let turnstile = &self.service.admission.turnstile;
-        self.refusals.retain(|limit, _| {
+        self.kept.retain(|limit| {
             let is_idle = room.is_idle(*limit);
             if is_idle {
                 turnstile.remove(*limit);
@@ -271,9 +230,8 @@ impl Waiter {
     }
 }
 
-fn wait_ms(refusals: u32) -> u64 {
-    let wait = backoff::delay(refusals, |n| fastrand::u64(0..=n));
-    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+fn up_to(n: u64) -> u64 {
+    fastrand::u64(0..=n)
 }
 
 impl Service {

@@ -31,6 +31,11 @@ fn everything_can_be_set() {
     safety_margin: 0.13
     processing_ms: 14
     confirmation_ms: 15
+    pickup_seconds: 23
+    deadline_seconds: 24
+    places_max: 25
+    places_per_key_max: 26
+    reserved_share: 0.27
     elapsed: [{below_seconds: 16, retry_after_seconds: 17}, {retry_after_seconds: 18}]
   budget: {ratio: 0.19, window_seconds: 20, min_retries_per_second: 21, descriptor_key: 22}
 ",
