@@ -54,8 +54,8 @@ async fn a_limit_with_a_long_name_is_named_in_short() {
     let app = TestApp::with_limits(LIMITS).start().await;
     for (value, expected) in [
         ("x".repeat(1012), format!("d:a={}:hour", "x".repeat(1012))),
-        ("x".repeat(100_000), format!("d:a={}...", "x".repeat(1017))),
-        ("é".repeat(50_000), format!("d:a={}...", "é".repeat(508))),
+        ("x".repeat(100_000), format!("d:a={}...", "x".repeat(985))),
+        ("é".repeat(50_000), format!("d:a={}...", "é".repeat(492))),
     ] {
         let entry = envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
             key: "a".to_owned(),
@@ -66,8 +66,9 @@ async fn a_limit_with_a_long_name_is_named_in_short() {
             pb::RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 4 };
         let answer = app.client().should_rate_limit(request).await.unwrap().into_inner();
         assert_eq!(answer.overall_code(), pb::Code::OverLimit);
-        let told = answer.response_headers_to_add.iter().find(|header| header.key == "x-sluice-limit");
-        assert_eq!(told.map(|header| header.value.as_str()), Some(expected.as_str()));
+        let told = crate::ask::header(&answer, "x-sluice-limit").unwrap();
+        let account = told.strip_prefix(&expected).unwrap_or_else(|| panic!("{told} is not {expected}"));
+        assert!(told.len() <= 1024 && [0, 32].contains(&account.len()), "{told}");
     }
 }
 
