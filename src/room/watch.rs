@@ -117,9 +117,8 @@ impl Watch {
         {
             watched.account.set_sample(capacity.saturating_sub(outlook.used), now_ms);
         }
-        if outlook.is_some() {
-            watched.outlook = outlook;
-        }
+        // What it said before may be long past: without a word it is simply tried again.
+        watched.outlook = outlook;
         self.wake_at(limit, Some(again_ms));
     }
 

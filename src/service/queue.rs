@@ -117,15 +117,16 @@ impl Service {
         if self.queue.closing.is_cancelled() {
             return Err(LedgerError::Unavailable("shutting down".to_owned()).into());
         }
-        let id = match self.take_place(ask)? {
-            Ok(id) => id,
+        let (id, is_new) = match self.take_place(ask)? {
+            Ok(place) => place,
             // No place, but nobody in the way either: it may fit.
             Err(denial) if denial.reason == Reason::QueueFull && denial.limit.is_none() => {
                 return self.without_a_place(ask, denial).await;
             }
             Err(denial) => return Ok(Err(self.no_place(denial))),
         };
-        let unheard = Unheard { service: self, id: Some(id) };
+        // A place that was there before is another call's to lose.
+        let unheard = Unheard { service: self, id: is_new.then_some(id) };
         // Late is in line as well.
         drop(tokio::time::timeout(FIRST_WORD, self.first_word(id)).await);
         let standing = self.standing(id);
@@ -168,7 +169,8 @@ impl Service {
         }))
     }
 
-    fn take_place(&self, ask: &Ask<'_>) -> Result<Result<JobId, Denial>, ReserveError> {
+    /// Its place, and whether it is new.
+    fn take_place(&self, ask: &Ask<'_>) -> Result<Result<(JobId, bool), Denial>, ReserveError> {
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
         if let Some(denial) = self.admission.never(&plan) {
@@ -184,7 +186,7 @@ impl Service {
         let wants = wants(ask);
         let mut room = self.queue.room.lock();
         match room.ticket(bits) {
-            Some(there) if there.wants == wants => return Ok(Ok(bits)),
+            Some(there) if there.wants == wants => return Ok(Ok((bits, false))),
             Some(_) => return Err(ReserveError::UsedForAnother),
             None => {}
         }
@@ -198,7 +200,7 @@ impl Service {
         match joined {
             Ok(()) => {
                 self.metrics.queue_event(QueueEvent::Joined);
-                Ok(Ok(bits))
+                Ok(Ok((bits, true)))
             }
             Err(Full { limit, eta_seconds }) => {
                 let limit = limit.map(|account| account.key.clone());
