@@ -101,7 +101,7 @@ pub struct Arrival {
 /// There is no place left.
 #[derive(Debug, Clone)]
 pub struct Full {
-    /// The limit whose places are all taken; `None` if all places are.
+    /// The limit at which others are before it; `None` if all places are taken, but nobody is in its way.
     pub limit: Option<Arc<Account>>,
     /// When one who came now would have been served.
     pub eta_seconds: u64,

@@ -96,6 +96,8 @@ impl Room {
         if crowded.is_none() && !all_taken {
             return Ok(());
         }
+        // Where nobody is in the way it may fit without a place.
+        let crowded = crowded.or_else(|| limits.iter().find(|(account, ..)| !self.lines.is_idle(account.id)));
         let (account, spec, own) = crowded.unwrap_or(&limits[0]);
         let ahead = self.lines.ahead_at(account.id);
         let known = self.known(account.id, spec, account, line_part(account.id));
