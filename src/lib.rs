@@ -11,6 +11,7 @@ pub mod grpc;
 pub mod control;
 pub mod service;
 pub mod admission;
+pub mod room;
 pub mod lease;
 pub mod snapshot;
 
@@ -19,7 +20,6 @@ pub mod state;
 pub mod config;
 
 pub mod registry;
-pub mod room;
 pub mod ledger;
 pub mod retry;
 

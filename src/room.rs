@@ -17,6 +17,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use self::lines::{JobId, LimitId, Place};
+use crate::lease::Lease;
 use crate::limit::{Account, LeaseId, LimitSpec};
 
 pub use self::tickets::Room;
@@ -38,6 +39,14 @@ pub struct Ticket {
     /// How often it was tried.
     pub attempts: u32,
     pub changed: Arc<Notify>,
+    /// Calls that wait for the first word on it, and whether any has had it.
+    callers: u32,
+    is_heard: bool,
+    /// How often it was refused by another limit than the time before, and by which it was last.
+    bounces: u32,
+    refused_by: Option<LimitId>,
+    /// Since when and until when it waits at all its limits, or last did.
+    insists: Option<(u64, u64)>,
     timer_ms: Option<u64>,
 }
 
@@ -63,6 +72,8 @@ pub struct Reserved {
     pub token: Option<String>,
     pub reserved_at_unix_ms: u64,
     pub ends_at_unix_ms: u64,
+    /// What has to be given back if nobody comes; gone when somebody does.
+    pub unclaimed: Option<Box<Lease>>,
     pub is_picked_up: bool,
 }
 
@@ -96,12 +107,14 @@ pub struct Arrival {
     pub job_id: String,
     pub wants: Arc<[(Arc<str>, u64)]>,
     pub limits: Vec<(Arc<Account>, Arc<LimitSpec>, u64)>,
+    /// The limit that it could not have, if it has been tried already.
+    pub refused_by: Option<LimitId>,
 }
 
 /// There is no place left.
 #[derive(Debug, Clone)]
 pub struct Full {
-    /// The limit at which others are before it; `None` if all places are taken, but nobody is in its way.
+    /// The limit whose places are all taken; `None` if all places are.
     pub limit: Option<Arc<Account>>,
     /// When one who came now would have been served.
     pub eta_seconds: u64,

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -76,8 +77,9 @@ fn followed(answer: pb::LeaseStatus) -> Response {
 /// Leaves the line.
 pub async fn leave(
     State(service): State<Arc<Service>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
+    let Path(id) = id?;
     match service.leave(&id).await {
         Left::Out(standing) => Ok(followed(queue::status(&standing))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
@@ -117,6 +119,8 @@ pub async fn complete_batch(State(service): State<Arc<Service>>, body: Bytes) ->
 #[derive(Serialize)]
 struct LeaseView {
     lease_id: String,
+    /// While it is reserved.
+    lease_token: Option<String>,
     state: &'static str,
     job_id: Option<String>,
     reserved_at_unix_ms: u64,
@@ -134,8 +138,15 @@ struct RequirementView {
     expires_in_ms: u64,
 }
 
-pub async fn one(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    if let Some(standing) = service.standing(LeaseId::parse(&id).bits()) {
+pub async fn one(
+    State(service): State<Arc<Service>>,
+    method: Method,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id?;
+    // Who only asks for the headers has not got the token.
+    let is_holder = method == Method::GET;
+    if let Some(standing) = service.standing(LeaseId::parse(&id).bits(), is_holder) {
         return Ok(followed(queue::status(&standing)));
     }
     let view = service.desk.view(&id).ok_or_else(|| unknown(&id))?;
@@ -153,6 +164,7 @@ pub async fn one(State(service): State<Arc<Service>>, Path(id): Path<String>) ->
     };
     let view = LeaseView {
         lease_id: id,
+        lease_token: if state == "reserved" { service.desk.token(&lease) } else { None },
         state,
         job_id: Some(view.job_id).filter(|id| !id.is_empty()),
         reserved_at_unix_ms: lease.reserved_at_unix_ms,

@@ -27,7 +27,7 @@ const WATCH_BUFFER: usize = 4;
 pub const UNKNOWN_LEASE: &str = "unknown_lease";
 pub const UNKNOWN_LEASE_DETAIL: &str = "it was reserved by another instance, has ended, or made room for others; \
      a place in line ends with the instance that gave it: ask again";
-pub const NOT_IN_LINE: &str = "it is reserved: complete it instead";
+pub const NOT_IN_LINE: &str = "it is not in line: what is reserved is completed instead";
 
 /// One reserve that may wait, and the denial if it was one.
 pub async fn reserve(
@@ -125,7 +125,7 @@ pub fn watch(
             changed.as_mut().enable();
             // A place before it is told: whoever hears `reserved` has picked it up.
             let Ok(place) = sender.reserve().await else { return };
-            let Some(standing) = service.standing(id) else { return place.send(Err(unknown())) };
+            let Some(standing) = service.standing(id, true) else { return place.send(Err(unknown())) };
             let is_last = standing.state.is_last();
             let news = Some((standing.state.name(), standing.position));
             if told != news {

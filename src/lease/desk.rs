@@ -75,10 +75,8 @@ impl Desk {
             self.metrics.lease_event(LeaseEvent::Reserved);
             return Issued { token, reserved_at_unix_ms: lease.reserved_at_unix_ms, differs: false };
         };
-        let mut written = Vec::with_capacity(128);
-        bytes::write(&mut written, &first.lease);
         Issued {
-            token: self.signer.sign(&written),
+            token: self.token(&first.lease),
             reserved_at_unix_ms: first.lease.reserved_at_unix_ms,
             differs: first.lease.held != lease.held,
         }
@@ -131,6 +129,13 @@ impl Desk {
         // Another name of it: what became of it is written under its own.
         let own = (view.lease.id.bits() != bits).then(|| self.book.find(view.lease.id.bits())).flatten();
         Some(View { state: own.map_or(view.state, |page| page.state), ..view })
+    }
+
+    /// What any instance can complete a lease with; `None` if its keys are too long for that.
+    pub fn token(&self, lease: &Lease) -> Option<String> {
+        let mut written = Vec::with_capacity(128);
+        bytes::write(&mut written, lease);
+        self.signer.sign(&written)
     }
 
     /// What became of a completion.

@@ -5,13 +5,16 @@
 //! or found that another of its limits refuses it. So nobody is overtaken at a limit that he waits for, jobs with the
 //! same limits are served in the order in which they came, and a job holds up no one who doesn't need what it needs.
 //!
+//! A job that different limits refuse in turn would never find all of them free at once. Such a one may insist: it
+//! waits at every limit that has refused it, and those who came later wait behind it at each.
+//!
 //! At most one job is tried at a time per limit: two under way could overtake each other. Knows no amounts' meaning, no
 //! ledger and no time.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use ahash::AHashMap;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// A job, by the bits of its ticket.
 pub type JobId = u128;
@@ -33,8 +36,10 @@ pub struct Lines {
 
 #[derive(Debug, Default)]
 struct Line {
-    /// In the order in which they came.
-    waiting: BTreeMap<u64, JobId>,
+    /// In the order in which they came, with what each needs.
+    waiting: BTreeMap<u64, (JobId, u64)>,
+    /// For each of them when it came and what is needed before it; made when somebody asks, gone with the next change.
+    ranks: Option<Vec<(u64, u64)>>,
     trying: Option<JobId>,
     is_ready: bool,
     /// Something came back while a job was being tried: if that one is refused, it may not be any more.
@@ -45,13 +50,11 @@ struct Line {
 struct Job {
     came: u64,
     needs: Needs,
-    at: At,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    Waiting(LimitId),
-    Trying,
+    /// Where it waits, the last one foremost; nowhere while it is being tried.
+    spots: SmallVec<[LimitId; 2]>,
+    /// In the order of their last refusals.
+    refused_by: SmallVec<[LimitId; 2]>,
+    insists: bool,
 }
 
 /// Where a job stands.
@@ -84,22 +87,24 @@ impl Lines {
 
     /// The one who is next at a limit, and what it needs of it.
     pub fn first_at(&self, limit: LimitId) -> Option<(JobId, u64)> {
-        let id = *self.lines.get(&limit)?.waiting.first_key_value()?.1;
-        Some((id, self.jobs[&id].needs_of(limit)))
+        self.lines.get(&limit)?.waiting.first_key_value().map(|(_, first)| *first)
     }
 
-    /// Takes a place behind all who are there, and is tried as soon as nobody is before it. True if that can't be now.
-    pub fn join(&mut self, id: JobId, needs: Needs) -> bool {
+    /// Takes a place behind all who are there, and is tried as soon as nobody is before it. `refused_by` is the limit
+    /// that it could not have, if it asked. True if nobody is tried at that place now.
+    pub fn join(&mut self, id: JobId, needs: Needs, refused_by: Option<LimitId>) -> bool {
         self.came += 1;
-        let limit = self.first_in_the_way(&needs, self.came, None).unwrap_or(needs[0].0);
+        let in_the_way = self.first_in_the_way(&needs, self.came, None);
+        let limit = in_the_way.or(refused_by).unwrap_or(needs[0].0);
         let (mut nobody_before, mut stands_still) = (true, false);
         if let Some(line) = self.lines.get(&limit) {
             nobody_before = line.waiting.is_empty();
             stands_still = !nobody_before && !line.is_ready && line.trying.is_none();
         }
-        let job = Job { came: self.came, needs, at: At::Waiting(limit) };
-        self.lines.entry(limit).or_default().waiting.insert(job.came, id);
+        let refused_by = refused_by.into_iter().collect();
+        let job = Job { came: self.came, needs, spots: SmallVec::new(), refused_by, insists: false };
         self.jobs.insert(id, job);
+        self.stand(id, smallvec![limit]);
         if nobody_before {
             self.make_ready(limit);
         }
@@ -128,19 +133,15 @@ impl Lines {
                 line.freed_meanwhile = true;
                 continue;
             }
-            let Some((&came, &id)) = line.waiting.first_key_value() else { continue };
-            line.waiting.remove(&came);
+            let Some((&came, &(id, _))) = line.waiting.first_key_value() else { continue };
             let job = &self.jobs[&id];
             if let Some(other) = self.first_in_the_way(&job.needs, came, Some(limit)) {
-                self.wait_at(id, other);
-                self.make_ready(limit);
-                self.tidy(limit);
+                self.go_behind(id, other, limit);
                 continue;
             }
-            let job = self.jobs.get_mut(&id).expect("who waits must be known");
-            job.at = At::Trying;
-            for (limit, _) in &job.needs {
-                self.lines.entry(*limit).or_default().trying = Some(id);
+            self.step_out(id);
+            for (limit, _) in self.needs(id) {
+                self.lines.entry(limit).or_default().trying = Some(id);
             }
             return Some(id);
         }
@@ -149,55 +150,89 @@ impl Lines {
 
     /// A job that was tried did not get this limit: it goes back to its place there.
     pub fn refused(&mut self, id: JobId, limit: LimitId) {
-        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         debug_assert!(job.needs.iter().any(|(there, _)| *there == limit));
+        job.refused_by.retain(|there| *there != limit);
+        job.refused_by.push(limit);
+        let spots = if job.insists { job.refused_by.clone() } else { smallvec![limit] };
         let freed = self.lines.get(&limit).is_some_and(|line| line.freed_meanwhile);
-        self.lines.entry(limit).or_default().waiting.insert(job.came, id);
+        self.stand(id, spots);
         self.end_trying(id, Some(limit));
         if freed {
             self.make_ready(limit);
         }
     }
 
+    /// From now on it waits at every limit that has refused it.
+    pub fn insist(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.insists = true;
+        if let Some(&here) = job.spots.last() {
+            let others = job.refused_by.iter().copied().filter(|limit| *limit != here);
+            let spots = others.chain([here]).collect();
+            self.step_out(id);
+            self.stand(id, spots);
+        }
+    }
+
+    /// From now on it waits at one limit again.
+    pub fn relent(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.insists = false;
+        let Some(last) = job.spots.last().copied() else { return };
+        let left = job.spots.clone();
+        self.step_out(id);
+        self.stand(id, smallvec![last]);
+        for limit in left.into_iter().filter(|limit| *limit != last) {
+            self.make_ready(limit);
+            self.tidy(limit);
+        }
+    }
+
     /// A job is served, or leaves: those behind it move up. What it needed, if it was there.
     pub fn remove(&mut self, id: JobId) -> Option<Needs> {
         self.end_trying(id, None);
-        let Job { came, at, needs } = self.jobs.remove(&id)?;
-        if let At::Waiting(limit) = at
-            && let Some(line) = self.lines.get_mut(&limit)
-        {
-            line.waiting.remove(&came);
+        let spots = self.jobs.get(&id)?.spots.clone();
+        self.step_out(id);
+        let job = self.jobs.remove(&id)?;
+        for limit in spots {
             self.make_ready(limit);
+            self.tidy(limit);
         }
-        needs.iter().for_each(|(limit, _)| self.tidy(*limit));
-        Some(needs)
+        Some(job.needs)
     }
 
     /// Where a job stands; the front while it is being tried.
-    pub fn place(&self, id: JobId) -> Option<Place> {
+    pub fn place(&mut self, id: JobId) -> Option<Place> {
         let job = self.jobs.get(&id)?;
-        let At::Waiting(limit) = job.at else {
+        let Some(&limit) = job.spots.last() else {
             let (limit, own) = job.needs[0];
             return Some(Place { limit, position: 0, ahead: 0, own });
         };
-        let line = self.lines.get(&limit)?;
-        let before = line.waiting.range(..job.came).map(|(_, id)| *id).chain(line.trying);
-        let (position, ahead) = before.fold((0, 0u64), |(n, sum), id| {
-            (n + 1, sum.saturating_add(self.jobs.get(&id).map_or(0, |job| job.needs_of(limit))))
-        });
-        Some(Place { limit, position, ahead, own: job.needs_of(limit) })
+        let (came, own) = (job.came, job.needs_of(limit));
+        let tried = self.lines.get(&limit)?.trying.and_then(|id| self.jobs.get(&id));
+        let tried = tried.map(|job| job.needs_of(limit));
+        let ranks = self.lines.get_mut(&limit)?.ranks();
+        let rank = ranks.binary_search_by_key(&came, |(came, _)| *came).ok()?;
+        let position = rank as u64 + u64::from(tried.is_some());
+        Some(Place { limit, position, ahead: ranks[rank].1.saturating_add(tried.unwrap_or(0)), own })
     }
 
     /// What all who wait at a limit, or are being tried, need of it together.
     pub fn ahead_at(&self, limit: LimitId) -> u64 {
         let Some(line) = self.lines.get(&limit) else { return 0 };
-        let all = line.waiting.values().copied().chain(line.trying);
-        all.filter_map(|id| self.jobs.get(&id)).fold(0, |sum, job| sum.saturating_add(job.needs_of(limit)))
+        let tried = line.trying.and_then(|id| self.jobs.get(&id)).map_or(0, |job| job.needs_of(limit));
+        line.waiting.values().fold(tried, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
     /// What a job that is in line needs.
     pub fn needs(&self, id: JobId) -> Needs {
         self.jobs.get(&id).map(|job| job.needs.clone()).unwrap_or_default()
+    }
+
+    /// Where a job waits.
+    pub fn spots(&self, id: JobId) -> impl Iterator<Item = LimitId> {
+        self.jobs.get(&id).into_iter().flat_map(|job| job.spots.iter().copied())
     }
 
     /// Nobody waits at a limit, or is being tried.
@@ -207,7 +242,7 @@ impl Lines {
 
     /// Those who wait at a limit, in order.
     pub fn at(&self, limit: LimitId) -> impl Iterator<Item = JobId> {
-        self.lines.get(&limit).into_iter().flat_map(|line| line.waiting.values().copied())
+        self.lines.get(&limit).into_iter().flat_map(|line| line.waiting.values().map(|(id, _)| *id))
     }
 
     /// The first of the limits at which a job that came then has somebody before it.
@@ -221,27 +256,56 @@ impl Lines {
         needs.iter().map(|(limit, _)| *limit).filter(|limit| Some(*limit) != except).find(in_the_way)
     }
 
-    fn wait_at(&mut self, id: JobId, limit: LimitId) {
+    /// The first at `limit` finds somebody before it at `other`. It waits there instead; one who insists there too.
+    fn go_behind(&mut self, id: JobId, other: LimitId, limit: LimitId) {
         let job = self.jobs.get_mut(&id).expect("who waits must be known");
-        job.at = At::Waiting(limit);
-        self.lines.entry(limit).or_default().waiting.insert(job.came, id);
+        if job.insists {
+            if !job.spots.contains(&other) {
+                let spots = job.spots.iter().copied().chain([other]).collect();
+                self.step_out(id);
+                self.stand(id, spots);
+            }
+            return;
+        }
+        self.step_out(id);
+        self.stand(id, smallvec![other]);
+        self.make_ready(limit);
+        self.tidy(limit);
+    }
+
+    /// Takes its place in the lines of these limits.
+    fn stand(&mut self, id: JobId, spots: SmallVec<[LimitId; 2]>) {
+        let job = self.jobs.get_mut(&id).expect("who waits must be known");
+        for limit in &spots {
+            let line = self.lines.entry(*limit).or_default();
+            line.waiting.insert(job.came, (id, job.needs_of(*limit)));
+            line.ranks = None;
+        }
+        job.spots = spots;
+    }
+
+    /// Leaves its places, without a word to those behind.
+    fn step_out(&mut self, id: JobId) {
+        let job = self.jobs.get_mut(&id).expect("who waits must be known");
+        for limit in std::mem::take(&mut job.spots) {
+            if let Some(line) = self.lines.get_mut(&limit) {
+                line.waiting.remove(&job.came);
+                line.ranks = None;
+            }
+        }
     }
 
     /// Others may be tried at its limits, except at the one that refused it.
     fn end_trying(&mut self, id: JobId, refused_at: Option<LimitId>) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        if job.at != At::Trying {
-            return;
-        }
-        if let Some(limit) = refused_at {
-            job.at = At::Waiting(limit);
-        }
-        let needs = job.needs.clone();
-        for (limit, _) in needs {
-            let Some(line) = self.lines.get_mut(&limit) else { continue };
+        for (limit, _) in self.needs(id) {
+            let Some(line) = self.lines.get_mut(&limit).filter(|line| line.trying == Some(id)) else {
+                continue;
+            };
             line.trying = None;
             line.freed_meanwhile = false;
-            if Some(limit) != refused_at {
+            // Where it stands first itself, nobody else has a turn.
+            let stands_here = self.jobs.get(&id).is_some_and(|job| job.spots.contains(&limit));
+            if Some(limit) != refused_at && !stands_here {
                 self.make_ready(limit);
             }
             self.tidy(limit);
@@ -263,6 +327,20 @@ impl Lines {
     }
 }
 
+impl Line {
+    fn ranks(&mut self) -> &[(u64, u64)] {
+        let waiting = &self.waiting;
+        self.ranks.get_or_insert_with(|| {
+            let rank = |before: &mut u64, (&came, &(_, amount)): (&u64, &(JobId, u64))| {
+                let rank = (came, *before);
+                *before = before.saturating_add(amount);
+                Some(rank)
+            };
+            waiting.iter().scan(0, rank).collect()
+        })
+    }
+}
+
 impl Job {
     fn needs_of(&self, limit: LimitId) -> u64 {
         self.needs.iter().find(|(there, _)| *there == limit).map_or(0, |(_, amount)| *amount)
@@ -280,7 +358,7 @@ mod tests {
     fn lines(jobs: &[(JobId, &[(LimitId, u64)])]) -> Lines {
         let mut lines = Lines::default();
         for (id, needs) in jobs {
-            lines.join(*id, needs.iter().copied().collect());
+            lines.join(*id, needs.iter().copied().collect(), None);
         }
         lines
     }
@@ -363,12 +441,34 @@ mod tests {
     fn who_leaves_makes_room_for_those_behind() {
         let mut lines = lines(&[(1, &[(A, 9)]), (2, &[(A, 1)]), (3, &[(A, 2)])]);
         serve(&mut lines, |_| Some(A));
-        let place = |lines: &Lines, id| lines.place(id).map(|place| (place.position, place.ahead, place.own));
-        assert_eq!(place(&lines, 3), Some((2, 10, 2)));
+        let place =
+            |lines: &mut Lines, id| lines.place(id).map(|place| (place.position, place.ahead, place.own));
+        assert_eq!(place(&mut lines, 3), Some((2, 10, 2)));
         lines.remove(1);
-        assert_eq!(place(&lines, 3), Some((1, 1, 2)));
+        assert_eq!(place(&mut lines, 3), Some((1, 1, 2)));
         assert_eq!(serve(&mut lines, |_| None), [2, 3], "the one who was in the way is gone");
-        assert_eq!(place(&lines, 3), None);
+        assert_eq!(place(&mut lines, 3), None);
+    }
+
+    #[test]
+    fn one_who_insists_is_first_at_every_limit_that_refused_it() {
+        let mut lines = lines(&[(1, &[(A, 1), (B, 1), (C, 1)])]);
+        assert_eq!(serve(&mut lines, |_| Some(A)), [0; 0]);
+        lines.freed(A);
+        assert_eq!(serve(&mut lines, |_| Some(B)), [0; 0]);
+        lines.insist(1);
+        for (id, limit) in [(2, A), (3, B), (4, C)] {
+            lines.join(id, [(limit, 1)].into_iter().collect(), None);
+        }
+        assert_eq!(serve(&mut lines, |id| (id == 1).then_some(B)), [4], "C never refused it");
+        assert_eq!(lines.place(2).map(|place| place.position), Some(1));
+        lines.freed(A);
+        assert_eq!(serve(&mut lines, |id| (id == 1).then_some(B)), [0; 0], "nor does 2 get between");
+        lines.relent(1);
+        assert_eq!(serve(&mut lines, |_| None), [2], "now it does");
+        lines.freed(B);
+        assert_eq!(serve(&mut lines, |_| None), [1, 3]);
+        assert!([A, B, C].iter().all(|limit| lines.is_idle(*limit)));
     }
 
     /// Random jobs, limits and refusals: everybody is served in the end, and nobody before one who came earlier, needed
@@ -400,11 +500,16 @@ mod tests {
                     set.push(rng.u128(0..6));
                 }
                 sets.entry(set.clone()).or_default().push(id);
-                lines.join(id, set.iter().map(|limit| (*limit, rng.u64(1..=3))).collect());
+                lines.join(id, set.iter().map(|limit| (*limit, rng.u64(1..=3))).collect(), None);
                 step(&mut lines, &mut free, &mut served);
                 let limit = rng.u128(0..6);
                 free[limit as usize] = (free[limit as usize] + rng.u64(0..=2)).min(5);
                 lines.freed(limit);
+                match rng.u8(..6) {
+                    0 => lines.insist(rng.u128(1..=id)),
+                    1 => lines.relent(rng.u128(1..=id)),
+                    _ => {}
+                }
                 step(&mut lines, &mut free, &mut served);
             }
             for _ in 0..2000 {

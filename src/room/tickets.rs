@@ -9,6 +9,7 @@ use super::forecast::Known;
 use super::lines::{JobId, LimitId, Lines, Needs};
 use super::watch::Watch;
 use super::{Arrival, Due, Full, Reserved, State, Status, Ticket};
+use crate::lease::Lease;
 use crate::ledger::Outlook;
 use crate::limit::{Account, LeaseId, LimitSpec};
 use crate::retry::eta::{self, Stage};
@@ -16,6 +17,12 @@ use crate::retry::policy::Queue;
 
 /// Tickets kept after their end, or while their lease is used: under a kilobyte each, so 10 MB.
 const KEPT_MAX: usize = 10_000;
+
+/// A job that was sent from limit to limit so often will not find all of them free by chance.
+const BOUNCES_MAX: u32 = 3;
+
+/// The least that one insists.
+const INSIST_MS_MIN: u64 = 1000;
 
 /// Everybody who has a ticket.
 #[derive(Debug, Default)]
@@ -27,6 +34,8 @@ pub struct Room {
     limits: Watch,
     /// Deadlines, and times to pick something up.
     timers: BTreeSet<(u64, JobId)>,
+    /// Until when those insist who do.
+    insisting: BTreeSet<(u64, JobId)>,
     /// How many were served and did not come yet.
     unclaimed: usize,
     /// Those who came, and those whose way has ended, the oldest first.
@@ -56,14 +65,14 @@ impl Room {
         line_part: impl Fn(LimitId) -> f64,
         now_ms: u64,
     ) -> Result<(), Full> {
-        let Arrival { id, job_id, wants, limits } = arrival;
+        let Arrival { id, job_id, wants, limits, refused_by } = arrival;
         let bits = id.bits();
         self.check_room(&limits, policy, &line_part, now_ms)?;
         let needs: Needs = limits.iter().map(|(account, _, amount)| (account.id, *amount)).collect();
         for (account, spec, _) in limits {
             self.limits.add(account, spec);
         }
-        let is_placed = self.lines.join(bits, needs);
+        let is_placed = self.lines.join(bits, needs, refused_by);
         let deadline_ms = now_ms.saturating_add(policy.deadline_seconds * 1000);
         let ticket = Ticket {
             id,
@@ -74,7 +83,12 @@ impl Room {
             since_ms: now_ms,
             promised_seconds: None,
             is_placed,
-            attempts: 0,
+            attempts: u32::from(refused_by.is_some()),
+            callers: 0,
+            is_heard: false,
+            bounces: 0,
+            refused_by,
+            insists: None,
             changed: Arc::default(),
             timer_ms: None,
         };
@@ -96,13 +110,12 @@ impl Room {
         if crowded.is_none() && !all_taken {
             return Ok(());
         }
-        // Where nobody is in the way it may fit without a place.
-        let crowded = crowded.or_else(|| limits.iter().find(|(account, ..)| !self.lines.is_idle(account.id)));
         let (account, spec, own) = crowded.unwrap_or(&limits[0]);
         let ahead = self.lines.ahead_at(account.id);
         let known = self.known(account.id, spec, account, line_part(account.id));
-        let eta_seconds =
-            known.wait_ms(ahead, *own, now_ms).map_or(policy.max_seconds, |ms| eta::after_ms(ms, policy));
+        let eta_seconds = known
+            .wait_ms(ahead, *own, now_ms)
+            .map_or_else(|| eta::elapsed_or_default(policy, 0), |ms| eta::after_ms(ms, policy));
         Err(Full { limit: crowded.map(|(account, ..)| Arc::clone(account)), eta_seconds })
     }
 
@@ -131,14 +144,34 @@ impl Room {
         if self.tickets.get(&id).is_some_and(|ticket| ticket.state == State::Processing) {
             self.enter(id, State::Queued, now_ms);
         }
-        let behind: Vec<JobId> = self.lines.at(limit).collect();
-        for id in behind {
-            if let Some(ticket) = self.tickets.get_mut(&id)
-                && !std::mem::replace(&mut ticket.is_placed, true)
-            {
-                ticket.changed.notify_waiters();
-            }
+        self.count_bounce(id, limit, now_ms);
+    }
+
+    /// Sent from limit to limit, it insists for as long as it has waited so far, and then lets go for as long.
+    fn count_bounce(&mut self, id: JobId, limit: LimitId, now_ms: u64) {
+        let Some(ticket) = self.tickets.get_mut(&id) else { return };
+        let before = ticket.refused_by.replace(limit);
+        ticket.bounces += u32::from(before.is_some_and(|before| before != limit));
+        let rests =
+            ticket.insists.is_some_and(|(since_ms, until_ms)| now_ms < until_ms + (until_ms - since_ms));
+        if ticket.bounces < BOUNCES_MAX || rests {
+            return;
         }
+        let until_ms = now_ms + now_ms.saturating_sub(ticket.joined_ms).max(INSIST_MS_MIN);
+        ticket.bounces = 0;
+        ticket.insists = Some((now_ms, until_ms));
+        self.insisting.insert((until_ms, id));
+        self.lines.insist(id);
+    }
+
+    /// Where a job waits.
+    pub fn spots(&self, id: JobId) -> Vec<LimitId> {
+        self.lines.spots(id).collect()
+    }
+
+    /// Somebody waits at one of these limits.
+    pub fn has_line(&self, mut limits: impl Iterator<Item = LimitId>) -> bool {
+        limits.any(|limit| self.lines.waiting_at(limit) > 0)
     }
 
     pub fn needs(&self, id: JobId) -> Needs {
@@ -173,6 +206,14 @@ impl Room {
         if let Some((_, amount)) = self.lines.first_at(limit) {
             self.limits.looked(limit, outlook, amount, now_ms, rand);
         }
+        let here: Vec<JobId> = self.lines.at(limit).collect();
+        for id in here {
+            if let Some(ticket) = self.tickets.get_mut(&id)
+                && !std::mem::replace(&mut ticket.is_placed, true)
+            {
+                ticket.changed.notify_waiters();
+            }
+        }
     }
 
     /// A limit whose time has come is tried, if it is worth it. `sample` is what was last seen free of it.
@@ -194,27 +235,62 @@ impl Room {
         self.set_timer(id, Some(now_ms.saturating_add(policy.pickup_seconds * 1000)));
     }
 
-    /// The holder of a ticket was told. True if that is news.
-    pub fn picked_up(&mut self, id: JobId) -> bool {
-        let Some(Ticket { state: State::Reserved(reserved), .. }) = self.tickets.get_mut(&id) else {
-            return false;
-        };
+    /// The holder of a ticket was told.
+    pub fn picked_up(&mut self, id: JobId) {
+        let Some(Ticket { state: State::Reserved(reserved), .. }) = self.tickets.get_mut(&id) else { return };
         if std::mem::replace(&mut reserved.is_picked_up, true) {
-            return false;
+            return;
         }
+        reserved.unclaimed = None;
         self.unclaimed -= 1;
         self.set_timer(id, None);
         self.keep(id);
-        true
     }
 
-    /// The end of a ticket's way. False if it had ended before, or never was.
-    pub fn end(&mut self, id: JobId, state: State, now_ms: u64) -> bool {
-        match self.tickets.get(&id).map(|ticket| &ticket.state) {
-            None => return false,
-            Some(state) if state.is_last() => return false,
+    /// A call waits for the first word on a ticket.
+    pub fn call(&mut self, id: JobId) {
+        if let Some(ticket) = self.tickets.get_mut(&id) {
+            ticket.callers += 1;
+        }
+    }
+
+    /// It had it, or has left. A ticket that nobody has heard of is forgotten: true, and what it holds.
+    pub fn end_call(&mut self, id: JobId, heard: bool, now_ms: u64) -> (bool, Option<Box<Lease>>) {
+        let Some(ticket) = self.tickets.get_mut(&id) else { return (false, None) };
+        ticket.callers -= 1;
+        ticket.is_heard |= heard;
+        if ticket.is_heard || ticket.callers > 0 {
+            return (false, None);
+        }
+        let (_, held) = self.end(id, State::Cancelled, now_ms);
+        self.tickets.remove(&id);
+        (true, held)
+    }
+
+    /// Other times hold for those who are inside.
+    pub fn policy_changed(&mut self, policy: &Queue) {
+        let until = |ticket: &Ticket| match &ticket.state {
+            State::Reserved(reserved) if !reserved.is_picked_up => {
+                Some(ticket.since_ms.saturating_add(policy.pickup_seconds * 1000))
+            }
+            state if state.is_waiting() => {
+                Some(ticket.joined_ms.saturating_add(policy.deadline_seconds * 1000))
+            }
+            _ => None,
+        };
+        let timers: Vec<_> = self.tickets.iter().map(|(id, ticket)| (*id, until(ticket))).collect();
+        timers.into_iter().for_each(|(id, until_ms)| self.set_timer(id, until_ms));
+    }
+
+    /// The end of a ticket's way. False if it had ended before, or never was. And what it holds that nobody was told of.
+    pub fn end(&mut self, id: JobId, state: State, now_ms: u64) -> (bool, Option<Box<Lease>>) {
+        let mut held = None;
+        match self.tickets.get_mut(&id).map(|ticket| &mut ticket.state) {
+            None => return (false, None),
+            Some(state) if state.is_last() => return (false, None),
             Some(State::Reserved(reserved)) => {
                 self.by_lease.remove(&reserved.lease.bits());
+                held = reserved.unclaimed.take();
                 if !reserved.is_picked_up {
                     self.unclaimed -= 1;
                     self.keep(id);
@@ -225,7 +301,7 @@ impl Room {
         self.out_of_line(id);
         self.set_timer(id, None);
         self.enter(id, state, now_ms);
-        true
+        (true, held)
     }
 
     /// The ticket that a lease was reserved for.
@@ -239,6 +315,12 @@ impl Room {
 
     /// What the clock brought.
     pub fn due(&mut self, now_ms: u64) -> Vec<Due> {
+        while let Some(&(until_ms, id)) = self.insisting.first()
+            && until_ms <= now_ms
+        {
+            self.insisting.pop_first();
+            self.lines.relent(id);
+        }
         let mut due: Vec<Due> = self.limits.due(now_ms).into_iter().map(Due::Look).collect();
         while let Some(&(at_ms, id)) = self.timers.first()
             && at_ms <= now_ms
@@ -255,7 +337,8 @@ impl Room {
     /// When to call [`Room::due`] next.
     pub fn next_due_ms(&self) -> Option<u64> {
         let first = self.timers.first().map(|(at_ms, _)| *at_ms);
-        [first, self.limits.next_due_ms()].into_iter().flatten().min()
+        let insisting = self.insisting.first().map(|(until_ms, _)| *until_ms);
+        [first, insisting, self.limits.next_due_ms()].into_iter().flatten().min()
     }
 
     /// Where a ticket stands. The first time that a promise is made it is remembered, to be compared with what comes.
@@ -266,9 +349,9 @@ impl Room {
         line_part: impl Fn(LimitId) -> f64,
         now_ms: u64,
     ) -> Option<Status> {
+        let place = self.lines.place(id);
         let ticket = self.tickets.get(&id)?;
         let elapsed_ms = now_ms.saturating_sub(ticket.since_ms);
-        let place = self.lines.place(id);
         let promise = match (&ticket.state, &place) {
             (State::Queued, Some(place)) => {
                 let limit = self.limits.get(place.limit)?;
@@ -308,6 +391,9 @@ impl Room {
     }
 
     fn out_of_line(&mut self, id: JobId) {
+        if let Some(Ticket { insists: Some((_, until_ms)), .. }) = self.tickets.get(&id) {
+            self.insisting.remove(&(*until_ms, id));
+        }
         let needs = self.lines.remove(id);
         needs.into_iter().flatten().for_each(|(limit, _)| self.limits.drop_one(limit));
     }
@@ -324,13 +410,15 @@ impl Room {
 
     fn keep(&mut self, id: JobId) {
         self.kept.push_back(id);
-        if self.kept.len() > KEPT_MAX
-            && let Some(oldest) = self.kept.pop_front()
+        if self.kept.len() <= KEPT_MAX {
+            return;
+        }
+        // One that was forgotten may be back under the same name, and on its way.
+        if let Some(oldest) = self.kept.pop_front()
+            && self.tickets.get(&oldest).is_some_and(Ticket::is_over)
+            && let Some(Ticket { state: State::Reserved(reserved), .. }) = self.tickets.remove(&oldest)
         {
-            let ticket = self.tickets.remove(&oldest);
-            if let Some(Ticket { state: State::Reserved(reserved), .. }) = ticket {
-                self.by_lease.remove(&reserved.lease.bits());
-            }
+            self.by_lease.remove(&reserved.lease.bits());
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::lease::settle::{Change, Step, settle, used_by_reports};
 use crate::lease::token::Refused;
 use crate::lease::{Lease, Report};
 use crate::ledger::LedgerError;
+use crate::retry::backoff::Backoff;
+use crate::snapshot::Snapshot;
 
 /// A lease as its caller names it.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +49,13 @@ impl Service {
         named: Named<'_>,
         actuals: &[Actual<'_>],
     ) -> Result<(), CompleteError> {
+        // Whoever is done before its turn came needs no place.
+        if let Named::Id(id) = named
+            && self.is_in_line(id)
+        {
+            self.leave(id).await;
+            return Ok(());
+        }
         let found = match named {
             Named::Id(text) => self.desk.find(text)?,
             Named::Token(text) => self.desk.find_token(text)?,
@@ -58,7 +67,7 @@ impl Service {
             let held = held.ok_or_else(|| CompleteError::NotHeld { index, key: (*key).to_owned() })?;
             used[held] = Some(*amount);
         }
-        Ok(self.settle(lease, used).await?)
+        Ok(self.settle(lease, used, Why::Completed).await?)
     }
 
     /// Completes what the completion descriptors of one call name, each lease once. Envoy ignores the answer, so there
@@ -78,12 +87,17 @@ impl Service {
         // All are on their way before the first is waited for: the call may be reset at any moment.
         let settling = named.into_iter().map(|(lease, same)| {
             let used = used_by_reports(&lease, &same);
-            self.settle(lease, used)
+            self.settle(lease, used, Why::Completed)
         });
         join_all(settling).await;
     }
 
-    async fn settle(self: &Arc<Self>, lease: Lease, used: Vec<Option<u64>>) -> Result<(), LedgerError> {
+    async fn settle(
+        self: &Arc<Self>,
+        lease: Lease,
+        used: Vec<Option<u64>>,
+        why: Why,
+    ) -> Result<(), LedgerError> {
         let service = Arc::clone(self);
         self.desk
             .run(async move {
@@ -96,30 +110,52 @@ impl Service {
                 };
                 let settled = means.apply(&lease, &steps).await;
                 service.desk.settled(&lease, settled.as_ref().err());
-                service.tell_those_who_wait(&lease, &steps);
+                if settled.is_ok() {
+                    service.tell_those_who_wait(&snapshot, &lease, &steps, why);
+                }
                 settled
             })
             .await
     }
 
-    /// Gives all of a lease back, as if it had never been: nobody was told of it.
+    /// Gives all of a lease back, as if it had never been: nobody was told of it, so nobody else will.
     pub(super) async fn release(self: &Arc<Self>, lease: Lease) {
-        let nothing = vec![Some(0); lease.held.len()];
-        // The desk has said so if it failed; then it expires.
-        drop(self.settle(lease, nothing).await);
+        let mut backoff = Backoff::default();
+        // Its transfers are named, so that however often it is asked for, it happens once.
+        while lease.ends_at_unix_ms() > clock::unix_ms() {
+            let nothing = vec![Some(0); lease.held.len()];
+            if self.settle(lease.clone(), nothing, Why::GivenBack).await.is_ok() {
+                return;
+            }
+            if self.queue.closing.is_cancelled() {
+                return;
+            }
+            tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
+        }
     }
 
-    fn tell_those_who_wait(&self, lease: &Lease, steps: &[Step]) {
+    fn tell_those_who_wait(&self, snapshot: &Snapshot, lease: &Lease, steps: &[Step], why: Why) {
         let accounts = &self.admission.accounts;
-        let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
-        for step in steps.iter().filter(|step| step.change == Change::Release) {
-            let held = &lease.held[step.index];
-            if held.kind.is_concurrency() {
-                accounts.of(held.key.as_str()).saw_hold(held_ms);
-            }
+        let account = |step: &Step| {
+            let key = lease.held[step.index].key.as_str();
+            let limit = snapshot.registry.resolve(key, accounts);
+            limit.map_or_else(|| accounts.of(key), |limit| Arc::clone(&limit.account))
+        };
+        if why == Why::Completed {
+            let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
+            let released = steps.iter().filter(|step| lease.held[step.index].kind.is_concurrency());
+            released.for_each(|step| account(step).saw_hold(held_ms));
+            self.queue.completed(&lease.id);
         }
         let freed = steps.iter().filter(|step| !matches!(step.change, Change::Raise { .. }));
-        self.queue.freed(freed.map(|step| accounts.of(lease.held[step.index].key.as_str()).id));
-        self.queue.completed(&lease.id);
+        self.queue.freed(freed.map(|step| account(step).id));
     }
+}
+
+/// Why a lease ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Completed,
+    /// Nobody used it: it says nothing of how long it is held.
+    GivenBack,
 }

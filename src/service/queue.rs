@@ -12,12 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::reserve::{Ask, AskName, ReserveError};
-use crate::admission::{Denial, Name};
+use crate::admission::{Denial, Name, Offered};
 use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::LedgerError;
 use crate::limit::LeaseId;
+use crate::registry::Plan;
 use crate::retry::eta;
+use crate::retry::policy::Queue as Policy;
 use crate::room::lines::{JobId, LimitId};
 use crate::room::{Arrival, Full, Reserved, Room, State};
 use crate::telemetry::{QueueEvent, Reason};
@@ -99,10 +101,13 @@ impl Queue {
         }
     }
 
-    /// The limits are others now.
-    pub fn limits_changed(&self) {
-        if self.depth.load(Ordering::Acquire) > 0 {
-            self.room.lock().freed_all();
+    /// The limits are others now, or the policy is.
+    pub fn snapshot_changed(&self, policy: &Policy) {
+        if self.depth.load(Ordering::Acquire) > 0 || self.room.lock().next_due_ms().is_some() {
+            let mut room = self.room.lock();
+            room.policy_changed(policy);
+            room.freed_all();
+            drop(room);
             self.wake.notify_one();
         }
     }
@@ -114,66 +119,10 @@ impl Service {
         self: &Arc<Self>,
         ask: &Ask<'_>,
     ) -> Result<Result<Standing, Denial>, ReserveError> {
-        if self.queue.closing.is_cancelled() {
-            return Err(LedgerError::Unavailable("shutting down".to_owned()).into());
-        }
-        let (id, is_new) = match self.take_place(ask)? {
-            Ok(place) => place,
-            // No place, but nobody in the way either: it may fit.
-            Err(denial) if denial.reason == Reason::QueueFull && denial.limit.is_none() => {
-                return self.without_a_place(ask, denial).await;
-            }
-            Err(denial) => return Ok(Err(self.no_place(denial))),
-        };
-        // A place that was there before is another call's to lose.
-        let unheard = Unheard { service: self, id: is_new.then_some(id) };
-        // Late is in line as well.
-        drop(tokio::time::timeout(FIRST_WORD, self.first_word(id)).await);
-        let standing = self.standing(id);
-        unheard.heard();
-        // What was given up at this very moment has to be asked for again.
-        let lost = || LedgerError::Unavailable("the place in line was lost".to_owned());
-        standing.ok_or_else(|| lost().into()).map(Ok)
-    }
-
-    fn no_place(&self, denial: Denial) -> Denial {
-        self.lease_api.denied(denial.reason);
-        if denial.reason == Reason::QueueFull {
-            self.metrics.queue_event(QueueEvent::Full);
-        }
-        denial
-    }
-
-    async fn without_a_place(
-        &self,
-        ask: &Ask<'_>,
-        full: Denial,
-    ) -> Result<Result<Standing, Denial>, ReserveError> {
-        let Ok(mut grant) = self.reserve(ask).await? else { return Ok(Err(self.no_place(full))) };
-        grant.told();
-        let reserved = Reserved {
-            lease: grant.id.clone(),
-            token: grant.token.clone(),
-            reserved_at_unix_ms: grant.reserved_at_unix_ms,
-            ends_at_unix_ms: u64::MAX,
-            is_picked_up: true,
-        };
-        Ok(Ok(Standing {
-            id: grant.id.clone(),
-            job_id: job_id(ask, &grant.id),
-            state: State::Reserved(Box::new(reserved)),
-            wants: wants(ask),
-            position: None,
-            eta_seconds: eta::elapsed_or_default(&self.live.load().retry.queue, 0),
-            elapsed_seconds: 0,
-        }))
-    }
-
-    /// Its place, and whether it is new.
-    fn take_place(&self, ask: &Ask<'_>) -> Result<Result<(JobId, bool), Denial>, ReserveError> {
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
         if let Some(denial) = self.admission.never(&plan) {
+            self.lease_api.denied(denial.reason);
             return Ok(Err(denial));
         }
         let id = match &ask.name {
@@ -181,33 +130,105 @@ impl Service {
             AskName::Request(id) => self.admission.name(&plan, Name::Request(id)),
             AskName::Lease(id) => id.clone(),
         };
-        let (policy, now_ms) = (&snapshot.retry.queue, clock::monotonic_ms());
-        let bits = id.bits();
-        let wants = wants(ask);
-        let mut room = self.queue.room.lock();
-        match room.ticket(bits) {
-            Some(there) if there.wants == wants => return Ok(Ok((bits, false))),
-            Some(_) => return Err(ReserveError::UsedForAnother),
-            None => {}
+        let mut refused_by = None;
+        if self.may_ask_at_once(&id, &plan) {
+            match self.admission.offer(&plan, Name::Lease(&id)).await {
+                Ok(Offered::Taken(lease)) => return self.granted(ask, plan, lease).map(Ok),
+                Ok(Offered::UsedForAnother) => return Err(ReserveError::UsedForAnother),
+                Ok(Offered::Refused { limit, .. }) => refused_by = Some(limit),
+                // A ledger that doesn't answer is waited for in line.
+                Ok(Offered::NameIsSpent | Offered::Never(_)) | Err(_) => {}
+            }
         }
-        let job_id = job_id(ask, &id);
-        let limits = plan.requirements.into_iter().map(|r| (r.account, r.spec, r.amount)).collect();
-        let arrival = Arrival { id, job_id, wants, limits };
-        let joined = room.join(arrival, policy, |limit| self.admission.turnstile.line_part(limit), now_ms);
+        let call = match self.take_place(ask, id, plan, refused_by, &snapshot.retry.queue)? {
+            Ok(call) => call,
+            Err(denial) => {
+                self.lease_api.denied(denial.reason);
+                self.metrics.queue_event(QueueEvent::Full);
+                return Ok(Err(denial));
+            }
+        };
+        // Late is in line as well.
+        drop(tokio::time::timeout(FIRST_WORD, self.first_word(call.id)).await);
+        let standing = self.standing(call.id, true);
+        call.heard();
+        // So many have come since that it was forgotten again.
+        let lost = || LedgerError::Unavailable("the place in line was lost".to_owned());
+        standing.ok_or_else(|| lost().into()).map(Ok)
+    }
+
+    /// Nobody is before it, and it has no place yet.
+    fn may_ask_at_once(&self, id: &LeaseId, plan: &Plan) -> bool {
+        let room = self.queue.room.lock();
+        let mut limits = plan.requirements.iter().map(|requirement| requirement.account.id);
+        room.ticket(id.bits()).is_none() && !room.has_line(&mut limits)
+    }
+
+    fn granted(
+        &self,
+        ask: &Ask<'_>,
+        plan: Plan,
+        lease: Option<Box<Lease>>,
+    ) -> Result<Standing, ReserveError> {
+        let mut grant = self.grant(ask, plan, lease)?;
+        grant.told();
+        self.lease_api.allowed(Reason::Allowed);
+        let reserved = Reserved {
+            lease: grant.id.clone(),
+            token: grant.token.clone(),
+            reserved_at_unix_ms: grant.reserved_at_unix_ms,
+            ends_at_unix_ms: u64::MAX,
+            unclaimed: None,
+            is_picked_up: true,
+        };
+        Ok(Standing {
+            id: grant.id.clone(),
+            job_id: job_id(ask, &grant.id),
+            state: State::Reserved(Box::new(reserved)),
+            wants: wants(ask),
+            position: None,
+            eta_seconds: eta::elapsed_or_default(&self.live.load().retry.queue, 0),
+            elapsed_seconds: 0,
+        })
+    }
+
+    fn take_place(
+        self: &Arc<Self>,
+        ask: &Ask<'_>,
+        id: LeaseId,
+        plan: Plan,
+        refused_by: Option<LimitId>,
+        policy: &Policy,
+    ) -> Result<Result<Call<'_>, Denial>, ReserveError> {
+        let (bits, wants) = (id.bits(), wants(ask));
+        let mut room = self.queue.room.lock();
+        // Under the lock: whoever closes the room sees all who came in before.
+        if self.queue.closing.is_cancelled() {
+            return Err(LedgerError::Unavailable("shutting down".to_owned()).into());
+        }
+        match room.ticket(bits) {
+            Some(there) if there.wants != wants => return Err(ReserveError::UsedForAnother),
+            Some(_) => {}
+            None => {
+                let job_id = job_id(ask, &id);
+                let limits = plan.requirements.into_iter().map(|r| (r.account, r.spec, r.amount)).collect();
+                let arrival = Arrival { id, job_id, wants, limits, refused_by };
+                let part = |limit| self.admission.turnstile.line_part(limit);
+                if let Err(Full { limit, eta_seconds }) =
+                    room.join(arrival, policy, part, clock::monotonic_ms())
+                {
+                    let limit = limit.map(|account| account.key.clone());
+                    let retry_after_ms = Some(eta_seconds * 1000);
+                    return Ok(Err(Denial { limit, reason: Reason::QueueFull, retry_after_ms }));
+                }
+                self.metrics.queue_event(QueueEvent::Joined);
+            }
+        }
+        room.call(bits);
         self.queue.depth.store(room.depth(), Ordering::Release);
         drop(room);
         self.queue.wake.notify_one();
-        match joined {
-            Ok(()) => {
-                self.metrics.queue_event(QueueEvent::Joined);
-                Ok(Ok((bits, true)))
-            }
-            Err(Full { limit, eta_seconds }) => {
-                let limit = limit.map(|account| account.key.clone());
-                let retry_after_ms = Some(eta_seconds * 1000);
-                Ok(Err(Denial { limit, reason: Reason::QueueFull, retry_after_ms }))
-            }
-        }
+        Ok(Ok(Call { service: self, id: bits, has_heard: false }))
     }
 
     /// Returns when a ticket was served, or knows its place.
@@ -231,14 +252,16 @@ impl Service {
         }
     }
 
-    /// Where a ticket stands. Whoever hears that it was served has picked it up.
-    pub fn standing(&self, id: JobId) -> Option<Standing> {
+    /// Where a ticket stands. Whoever hears that it was served, and is its holder, has picked it up.
+    pub fn standing(&self, id: JobId, is_holder: bool) -> Option<Standing> {
         let snapshot = self.live.load();
         let now_ms = clock::monotonic_ms();
         let part = |limit| self.admission.turnstile.line_part(limit);
         let mut room = self.queue.room.lock();
         let status = room.status(id, &snapshot.retry.queue, part, now_ms)?;
-        room.picked_up(id);
+        if is_holder {
+            room.picked_up(id);
+        }
         let ticket = room.ticket(id)?;
         let mut standing = Standing {
             id: ticket.id.clone(),
@@ -263,43 +286,50 @@ impl Service {
         self.queue.room.lock().ticket(id).map(|ticket| Arc::clone(&ticket.changed))
     }
 
+    pub(super) fn is_in_line(&self, id: &str) -> bool {
+        let bits = LeaseId::parse(id).bits();
+        self.queue.depth.load(Ordering::Acquire) > 0
+            && self.queue.room.lock().ticket(bits).is_some_and(|ticket| ticket.state.is_waiting())
+    }
+
     /// Leaves the line. What was reserved and not picked up goes to the next.
     pub async fn leave(self: &Arc<Self>, id: &str) -> Left {
         let bits = LeaseId::parse(id).bits();
-        let state = self.queue.room.lock().ticket(bits).map(|ticket| ticket.state.clone());
-        match state {
+        match self.cancel(bits) {
+            Some(Ok(held)) => {
+                if let Some(lease) = held {
+                    self.release(*lease).await;
+                }
+                self.standing(bits, true).map_or(Left::Unknown, Left::Out)
+            }
+            Some(Err(PickedUp)) => Left::Holds,
             None if self.desk.view(id).is_some() => Left::Holds,
             None => Left::Unknown,
-            Some(State::Reserved(held)) if held.is_picked_up => Left::Holds,
-            Some(_) => {
-                self.cancel(bits).await;
-                self.standing(bits).map_or(Left::Unknown, Left::Out)
-            }
         }
     }
 
-    async fn cancel(self: &Arc<Self>, id: JobId) {
-        let held = self.end(id, State::Cancelled, QueueEvent::Cancelled);
-        if let Some(lease) = held {
-            self.release(lease).await;
+    /// What a ticket holds that nobody was told of, now that it has ended; `None` if there is none.
+    fn cancel(&self, id: JobId) -> Option<Result<Option<Box<Lease>>, PickedUp>> {
+        let mut room = self.queue.room.lock();
+        match &room.ticket(id)?.state {
+            State::Reserved(reserved) if reserved.is_picked_up => Some(Err(PickedUp)),
+            _ => Some(Ok(self.end_in(&mut room, id, State::Cancelled, QueueEvent::Cancelled))),
         }
     }
 
     /// Ends a ticket; what it holds that nobody was told of.
-    pub(super) fn end(&self, id: JobId, state: State, event: QueueEvent) -> Option<Lease> {
-        let mut room = self.queue.room.lock();
-        let held = match room.ticket(id).map(|ticket| &ticket.state) {
-            Some(State::Reserved(held)) if !held.is_picked_up => self.desk.view(&held.lease.to_string()),
-            _ => None,
-        };
-        if !room.end(id, state, clock::monotonic_ms()) {
-            return None;
-        }
+    pub(super) fn end(&self, id: JobId, state: State, event: QueueEvent) -> Option<Box<Lease>> {
+        self.end_in(&mut self.queue.room.lock(), id, state, event)
+    }
+
+    fn end_in(&self, room: &mut Room, id: JobId, state: State, event: QueueEvent) -> Option<Box<Lease>> {
+        let (is_news, held) = room.end(id, state, clock::monotonic_ms());
         self.queue.depth.store(room.depth(), Ordering::Release);
-        drop(room);
-        self.metrics.queue_event(event);
-        self.queue.wake.notify_one();
-        held.map(|view| view.lease)
+        if is_news {
+            self.metrics.queue_event(event);
+            self.queue.wake.notify_one();
+        }
+        held
     }
 }
 
@@ -312,27 +342,36 @@ fn job_id(ask: &Ask<'_>, id: &LeaseId) -> String {
     if ask.job_id.is_empty() { id.to_string() } else { ask.job_id.to_owned() }
 }
 
-/// A caller that has not heard yet that it is in line. If it leaves before, so does its job.
-struct Unheard<'s> {
+/// It has what it waited for.
+struct PickedUp;
+
+/// A call that has not heard yet that its job is in line. If nobody has when it leaves, its job has no place.
+struct Call<'s> {
     service: &'s Arc<Service>,
-    id: Option<JobId>,
+    id: JobId,
+    has_heard: bool,
 }
 
-impl Unheard<'_> {
+impl Call<'_> {
     fn heard(mut self) {
-        self.id = None;
+        self.has_heard = true;
     }
 }
 
-impl Drop for Unheard<'_> {
+impl Drop for Call<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let held = self.service.end(id, State::Cancelled, QueueEvent::Abandoned);
-            if let Some(lease) = held {
-                let service = Arc::clone(self.service);
-                // The desk runs it to its end.
-                tokio::spawn(async move { service.release(lease).await });
-            }
+        let queue = &self.service.queue;
+        let mut room = queue.room.lock();
+        let (is_forgotten, held) = room.end_call(self.id, self.has_heard, clock::monotonic_ms());
+        queue.depth.store(room.depth(), Ordering::Release);
+        drop(room);
+        if is_forgotten {
+            self.service.metrics.queue_event(QueueEvent::Abandoned);
+            queue.wake.notify_one();
+        }
+        if let Some(lease) = held {
+            let service = Arc::clone(self.service);
+            tokio::spawn(async move { service.release(*lease).await });
         }
     }
 }

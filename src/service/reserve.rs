@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::Service;
 use crate::admission::{DecideError, Decision, Denial, Name};
 use crate::clock;
+use crate::lease::Lease;
 use crate::ledger::{Code, LedgerError};
 use crate::limit::{Cost, LeaseId};
 use crate::registry::{Enforcement, Plan, Requirement};
@@ -96,7 +97,7 @@ impl Service {
         self.count(&decision);
         match decision.denial {
             Some(denial) => Ok(Err(denial)),
-            None => self.grant(ask, plan, decision).map(Ok),
+            None => self.grant(ask, plan, decision.lease).map(Ok),
         }
     }
 
@@ -124,10 +125,15 @@ impl Service {
         Ok(Plan { requirements, descriptors: SmallVec::new() })
     }
 
-    fn grant(&self, ask: &Ask<'_>, plan: Plan, decision: Decision) -> Result<Grant<'_>, ReserveError> {
+    pub(super) fn grant(
+        &self,
+        ask: &Ask<'_>,
+        plan: Plan,
+        lease: Option<Box<Lease>>,
+    ) -> Result<Grant<'_>, ReserveError> {
         let is_named = !matches!(ask.name, AskName::Fresh);
         let untold = |id: &LeaseId, plan| Untold { service: self, plan, id: id.clone(), is_named };
-        let Some(lease) = decision.lease else {
+        let Some(lease) = lease else {
             // Allowed because the ledger could not be asked: nothing is held.
             let reserved_at_unix_ms = clock::unix_ms();
             let id = match &ask.name {

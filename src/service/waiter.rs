@@ -89,7 +89,7 @@ impl Waiter {
     fn give_back(&self, id: JobId, state: State, event: QueueEvent) {
         if let Some(lease) = self.service.end(id, state, event) {
             let service = Arc::clone(&self.service);
-            tokio::spawn(async move { service.release(lease).await });
+            tokio::spawn(async move { service.release(*lease).await });
         }
     }
 
@@ -149,7 +149,7 @@ impl Waiter {
         };
         let (waited_ms, promised_seconds) =
             (now_ms.saturating_sub(ticket.joined_ms), ticket.promised_seconds);
-        let reserved = service.hand_out(&ticket.id, &ticket.job_id, lease.as_deref());
+        let reserved = service.hand_out(&ticket.id, &ticket.job_id, lease);
         let needs = room.needs(id);
         room.served(id, reserved, &policy, now_ms);
         service.queue.depth.store(room.depth(), Ordering::Release);
@@ -165,9 +165,13 @@ impl Waiter {
         let share = self.service.live.load().retry.queue.reserved_share;
         let mut room = self.service.queue.room.lock();
         room.refused(id, limit, spec, clock::monotonic_ms());
-        if let Some((first, account, spec)) = room.first_at(limit) {
-            self.kept.insert(limit);
-            self.service.admission.turnstile.set(limit, share, first, spec.capacity);
+        for limit in room.spots(id) {
+            if let Some((first, _, spec)) = room.first_at(limit) {
+                self.kept.insert(limit);
+                self.service.admission.turnstile.set(limit, share, first, spec.capacity);
+            }
+        }
+        if let Some((_, account, spec)) = room.first_at(limit) {
             let (service, account) = (Arc::clone(&self.service), Arc::clone(account));
             let lifetime_seconds = spec.kind.lifetime_seconds();
             let looking = async move {
@@ -213,10 +217,10 @@ impl Waiter {
 
     /// Nobody is tried any more; what is under way lands, and what nobody was told of is given back.
     async fn close(mut self) {
-        let ids: Vec<JobId> = self.service.queue.room.lock().tickets().map(|(id, _)| id).collect();
         while let Some(done) = self.under_way.next().await {
             self.on_done(done);
         }
+        let ids: Vec<JobId> = self.service.queue.room.lock().tickets().map(|(id, _)| id).collect();
         let mut giving_back = Vec::new();
         for id in ids {
             let is_over = self.service.queue.room.lock().ticket(id).is_none_or(|ticket| ticket.is_over());
@@ -225,7 +229,10 @@ impl Waiter {
                 giving_back.extend(self.service.end(id, state, QueueEvent::Failed));
             }
         }
-        join_all(giving_back.into_iter().map(|lease| self.service.release(lease))).await;
+        // A ledger that is away now would hold up the end; then it expires.
+        if self.service.admission.ledger.ready().is_ok() {
+            join_all(giving_back.into_iter().map(|lease: Box<Lease>| self.service.release(*lease))).await;
+        }
         self.service.queue.closed.cancel();
     }
 }
@@ -255,26 +262,25 @@ impl Service {
         Ok(self.admission.offer(&plan, Name::Fresh).await?)
     }
 
-    fn hand_out(&self, ticket: &LeaseId, job_id: &str, lease: Option<&Lease>) -> Reserved {
+    fn hand_out(&self, ticket: &LeaseId, job_id: &str, lease: Option<Box<Lease>>) -> Reserved {
         let Some(lease) = lease else {
             // Allowed because the ledger could not be asked: nothing is held.
-            let reserved_at_unix_ms = clock::unix_ms();
-            let ends_at_unix_ms = u64::MAX;
-            let lease = ticket.clone();
             return Reserved {
-                lease,
+                lease: ticket.clone(),
                 token: None,
-                reserved_at_unix_ms,
-                ends_at_unix_ms,
+                reserved_at_unix_ms: clock::unix_ms(),
+                ends_at_unix_ms: u64::MAX,
+                unclaimed: None,
                 is_picked_up: false,
             };
         };
-        let issued = self.desk.issue_as(ticket, lease, job_id);
+        let issued = self.desk.issue_as(ticket, &lease, job_id);
         Reserved {
             lease: lease.id.clone(),
             token: issued.token,
             reserved_at_unix_ms: issued.reserved_at_unix_ms,
             ends_at_unix_ms: lease.ends_at_unix_ms(),
+            unclaimed: Some(lease),
             is_picked_up: false,
         }
     }

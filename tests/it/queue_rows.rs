@@ -52,7 +52,7 @@ const ROWS: &[&str] = &[
     // all or nothing, also in line
     "A: queue held 1 = reserved | B: queue tokens 40 held 1 = queued 0 | used tokens 0 | done A = ok | B becomes reserved | used tokens 40",
     // leaving
-    "A: queue held 1 = reserved | B: queue held 1 = queued 0 | C: queue held 1 = queued 1 | leave B = cancelled | leave B = cancelled | B is cancelled | C is queued 0 | done A = ok | C becomes reserved | leave C = conflict | leave A = completed",
+    "A: queue held 1 = reserved | B: queue held 1 = queued 0 | C: queue held 1 = queued 1 | leave B = cancelled | leave B = cancelled | B is cancelled | C is queued 0 | done A = ok | C becomes reserved | leave C = conflict | leave A = conflict",
     // who does not come to pick it up loses it to the next
     "A: queue held 1 = reserved | B: queue held 1 = queued 0 | C: queue held 1 = queued 1 | done A = ok | wait 3 | C becomes reserved | B is timed_out | used held 1",
     // no place left

@@ -106,7 +106,13 @@ impl World {
             let (account, spec) = &self.limits[limit];
             (Arc::clone(account), Arc::clone(spec), amount)
         });
-        let arrival = Arrival { id, job_id: String::new(), wants: Arc::from([]), limits: limits.collect() };
+        let arrival = Arrival {
+            id,
+            job_id: String::new(),
+            wants: Arc::from([]),
+            limits: limits.collect(),
+            refused_by: None,
+        };
         let part = |limit| self.turnstile.line_part(limit);
         self.room.join(arrival, &self.policy, part, self.now_ms).expect("there must be a place");
         let job = Job { came_ms: self.now_ms, needs: needs.to_vec(), promised_seconds: 0, served_ms: None };
@@ -129,8 +135,10 @@ impl World {
                     let (limit, _) = needs[refusal.index];
                     let (account, spec) = self.limits[limit].clone();
                     self.room.refused(id, account.id, &spec, self.now_ms);
-                    let (first, ..) = self.room.first_at(account.id).unwrap();
-                    self.turnstile.set(account.id, self.policy.reserved_share, first, spec.capacity);
+                    for limit in self.room.spots(id) {
+                        let (first, _, spec) = self.room.first_at(limit).unwrap();
+                        self.turnstile.set(limit, self.policy.reserved_share, first, spec.capacity);
+                    }
                     let outlook = self.ledger.outlook(&account, self.now_ms);
                     self.room.looked(account.id, Some(outlook), self.now_ms, |n| n / 2);
                 }
@@ -150,6 +158,7 @@ impl World {
             token: None,
             reserved_at_unix_ms: 0,
             ends_at_unix_ms: u64::MAX,
+            unclaimed: None,
             is_picked_up: false,
         };
         self.room.served(id, reserved, &self.policy, self.now_ms);
@@ -363,6 +372,47 @@ fn newcomers_do_not_starve_the_line() {
     for share in [0.25, 0.5, 0.75, 1.0] {
         let part = part_of_the_line(share);
         assert!(part >= share - 0.05, "a share of {share}, and the line got {part}");
+    }
+}
+
+/// One job needs two limits that others hold in turn: they are never free at the same time by chance.
+#[test]
+fn one_who_needs_two_limits_is_not_starved_by_those_who_need_one() {
+    for queue in [true, false] {
+        let mut world = World::new(&[(concurrency(300), 1), (concurrency(300), 1)], 3);
+        world.policy.reserved_share = 1.0;
+        world.hold_ms = Some(1000);
+        world.arrive(&[(0, 1)]);
+        world.run_to(world.now_ms + 400);
+        world.arrive(&[(1, 1)]);
+        let two = world.arrive(&[(0, 1), (1, 1)]);
+        for n in 0..1000 {
+            if queue {
+                // Whoever came later waits behind it in the end.
+                for limit in 0..2 {
+                    if world.room.depth() < 20 || n % 50 == limit {
+                        world.arrive(&[(limit, 1)]);
+                    }
+                }
+            } else {
+                for limit in 0..2 {
+                    if world.newcomer(limit) {
+                        let id = (1 << 70) + u128::from(world.came);
+                        let job = Job {
+                            came_ms: world.now_ms,
+                            needs: vec![(limit, 1)],
+                            promised_seconds: 0,
+                            served_ms: Some(world.now_ms),
+                        };
+                        world.jobs.insert(id, job);
+                        world.completions.insert((world.now_ms + 1000, world.came), id);
+                    }
+                }
+            }
+            world.run_to(world.now_ms + 100);
+        }
+        let waited = world.jobs[&two].served_ms.map(|ms| ms - world.jobs[&two].came_ms);
+        assert!(waited.is_some_and(|ms| ms < 60 * SECOND), "queue {queue}: {waited:?}");
     }
 }
 

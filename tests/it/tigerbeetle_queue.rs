@@ -6,7 +6,7 @@ use serde_json::json;
 use sluice::config::settings::secret::Secret;
 use sluice::config::settings::value::LedgerUri;
 
-use crate::queue::{a_crowd, ask, look, queue, until_state};
+use crate::queue::{a_burst_that_fits, a_crowd, ask, look, queue, until_state};
 use crate::queue_rows::{LIMITS, POLICY, run_all};
 use crate::testapp::TestApp;
 use crate::tigerbeetle::Server;
@@ -41,6 +41,34 @@ async fn a_crowd_is_served_in_order() {
     let server = Server::start();
     let app = start(&server, "retry_policy: {queue: {pickup_seconds: 60}}").await;
     tokio::time::timeout(Duration::from_secs(120), a_crowd(&app)).await.expect("nobody must wait for ever");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_that_fits_does_not_queue() {
+    let server = Server::start();
+    a_burst_that_fits(&start(&server, POLICY).await).await;
+}
+
+/// What nobody picked up is given back, however long the ledger is away when its time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_picks_up_comes_back_after_an_outage() {
+    let mut server = Server::start();
+    let app = start(&server, POLICY).await;
+    let held = queue(&app, &ask("held", 1)).await.json();
+    let [unclaimed, next] =
+        [queue(&app, &ask("held", 1)).await.json(), queue(&app, &ask("held", 1)).await.json()];
+    let body = json!({"lease_token": held["lease_token"]});
+    assert_eq!(app.post("/v1/complete", &body.to_string()).await.json()["ok"], true);
+    until("the next to be served", async || match app.get("/metrics").await.body {
+        metrics if metrics.contains("sluice_queue_jobs_total{event=\"reserved\"} 1\n") => Ok(()),
+        metrics => Err(metrics),
+    })
+    .await;
+    server.kill();
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    assert_eq!(look(&app, &unclaimed).await["state"], "timed_out");
+    server.restart();
+    until_state(&app, &next, "reserved").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
