@@ -76,6 +76,7 @@ async fn run() {
         transfer_ids: TransferIds::TimeOrdered,
         timeout: Duration::from_secs(10),
         queue_max: 65_536,
+        sums: true,
         events: None,
     };
     let ledger = TigerBeetle::start(options, Arc::new(Metrics::default()));
