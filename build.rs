@@ -45,6 +45,13 @@ fn lease_api() -> Result<(), Box<dyn std::error::Error>> {
     for field in ["lease_id", "lease_token", "reserved_at_unix_ms", "error", "detail", "limit", "reason"] {
         builder = builder.field_attribute(format!("sluice.v1.ReserveResponse.{field}"), EMPTY_IS_NULL);
     }
+    builder = builder.message_attribute("sluice.v1.LeaseStatus", JSON_OUT);
+    builder = builder.message_attribute("sluice.v1.Requirement", JSON_OUT);
+    let texts =
+        ["status", "state", "job_id", "lease_id", "lease_token", "error", "detail", "limit", "reason"];
+    for field in texts.into_iter().chain(["reserved_at_unix_ms", "requirements"]) {
+        builder = builder.field_attribute(format!("sluice.v1.LeaseStatus.{field}"), EMPTY_IS_NULL);
+    }
     for field in ["error", "detail"] {
         builder = builder.field_attribute(format!("sluice.v1.CompleteResponse.{field}"), EMPTY_IS_NULL);
     }

@@ -13,7 +13,7 @@
 //! | `GET /v1/config` | version, files, problems |
 //! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
 //! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
-//! | `GET /v1/leases/{id}` | a lease of this instance: state, limits, age |
+//! | `GET`, `DELETE /v1/leases/{id}` | a lease or a place in line of this instance: state, limits, when; leaves the line |
 //! | `GET /v1/config/limits` | every limit of every file, for `sluice check --against` |
 //!
 //! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
@@ -82,7 +82,7 @@ pub fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/complete", post(lease::complete))
         .route("/v1/reserve/batch", post(lease::reserve_batch))
         .route("/v1/complete/batch", post(lease::complete_batch))
-        .route("/v1/leases/{id}", get(lease::one))
+        .route("/v1/leases/{id}", get(lease::one).delete(lease::leave))
         .route("/v1/limits", get(limits::list).merge(written))
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))

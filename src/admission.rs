@@ -5,6 +5,7 @@
 
 mod answer;
 mod chain;
+mod offer;
 
 use std::sync::Arc;
 
@@ -13,11 +14,13 @@ use smallvec::SmallVec;
 use self::chain::{UndoOnDrop, chain_of, chain_of_one, lease_id};
 
 pub use self::answer::{Code, Decision, Denial, Status};
+pub use self::offer::Offered;
 use crate::clock;
 use crate::ledger::{self, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
 use crate::limit::{Accounts, LeaseId};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::{Retry, RetryHint};
+use crate::room::turnstile::{Pass, Turnstile};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{Metrics, Reason};
 
@@ -61,6 +64,8 @@ pub struct Admission {
     pub ledger: Ledger,
     pub accounts: Accounts,
     pub retry: Retry,
+    /// Keeps a share of each limit for those who wait for it.
+    pub turnstile: Turnstile,
     pub metrics: Arc<Metrics>,
 }
 
@@ -135,6 +140,17 @@ impl Admission {
             self.peek_the_rest(plan, &mut findings);
             return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
+        let pass = match self.turnstile.enter(enforced(plan)) {
+            Ok(pass) => pass,
+            Err(kept) if leave_out(plan, &mut findings, kept) => None,
+            Err(kept) => {
+                findings.failed |= kept;
+                self.count_per_limit(plan, &findings);
+                let hint = self.hint(snapshot, plan, &findings, Reason::OverLimit, now_ms);
+                self.peek_the_rest(plan, &mut findings);
+                return Ok(Decision::denied(plan, &findings, Reason::OverLimit, Some(hint.ms)));
+            }
+        };
         // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
         let reserved_at_unix_ms = clock::unix_ms();
         let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
@@ -158,6 +174,7 @@ impl Admission {
             Err(error) => return self.without_ledger(snapshot, plan, error),
         };
         // From here on it succeeds.
+        pass.into_iter().for_each(Pass::through);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
         self.retry.on_allowed(charged(plan, &findings).map(|requirement| requirement.account.id), now_ms);
@@ -167,6 +184,19 @@ impl Admission {
         }
         self.peek_the_rest(plan, &mut findings);
         Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
+    }
+
+    /// The denial of what no wait would ever let pass.
+    pub fn never(&self, plan: &Plan) -> Option<Denial> {
+        let never = never_fits(plan);
+        let requirement = plan.requirements.get(never.trailing_zeros() as usize)?;
+        let limit = Some(requirement.account.key.clone());
+        Some(Denial { limit, reason: Reason::NeverFits, retry_after_ms: None })
+    }
+
+    /// What a reservation of this plan would be called.
+    pub fn name(&self, plan: &Plan, name: Name<'_>) -> LeaseId {
+        lease_id(plan, name, 0, clock::unix_ms())
     }
 
     /// Gives back what was reserved for a caller that left before it was told.
@@ -314,6 +344,14 @@ impl Admission {
             }
         }
     }
+}
+
+/// What each requirement takes of its limit; a shadow takes nothing that others could lack.
+fn enforced(plan: &Plan) -> impl Iterator<Item = (u128, u64)> + Clone {
+    plan.requirements.iter().map(|requirement| {
+        let is_shadow = requirement.enforcement == Enforcement::Shadow;
+        (requirement.account.id, if is_shadow { 0 } else { requirement.amount })
+    })
 }
 
 /// The requirements that no wait would ever let pass.

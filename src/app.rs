@@ -26,7 +26,8 @@ use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
 use crate::limit::Accounts;
 use crate::listen::Listener;
 use crate::retry::Retry;
-use crate::service::Service;
+use crate::room::turnstile::Turnstile;
+use crate::service::{Service, waiter};
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::telemetry::Metrics;
@@ -98,8 +99,13 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission =
-            Admission { ledger, accounts, retry: Retry::default(), metrics: Arc::clone(&metrics) };
+        let admission = Admission {
+            ledger,
+            accounts,
+            retry: Retry::default(),
+            turnstile: Turnstile::default(),
+            metrics: Arc::clone(&metrics),
+        };
         let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, desk, metrics));
         let control = Arc::new(Control::new(Arc::clone(&service), state));
@@ -114,6 +120,7 @@ impl App {
         tasks.spawn(named("grpc", serving));
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
         tasks.spawn(named("admin", admin::serve(admin_listener, admin_state, gate, stop_rest.clone())));
+        tasks.spawn(until(stop_rest.clone(), waiter::run(Arc::clone(&service))));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
         tasks.spawn(until(stop_rest.clone(), watch::run(Arc::clone(&control), options.config_dir, sources)));
@@ -141,15 +148,17 @@ impl App {
     /// Stops. The order, and the race that each step prevents:
     ///
     /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
-    /// 2. the gRPC port finishes its calls, and only then
-    /// 3. the completions that their callers did not wait for: a call that finishes may start one;
-    /// 4. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    /// 2. the waiting room closes: those who wait and those who watch would hold up the calls;
+    /// 3. the gRPC port finishes its calls, and only then
+    /// 4. the completions that their callers did not wait for: a call that finishes may start one;
+    /// 5. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 5. the admin port goes last, so that whoever watches can see all of it.
+    /// 6. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(mut self) {
         self.service.start_draining();
         self.health.set(false).await;
         self.stop_grpc.cancel();
+        self.service.queue.close(DRAIN_MAX).await;
         // Calls, not connections: health clients hold streams open for as long as they like.
         if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {
             tracing::warn!("calls did not finish in time");

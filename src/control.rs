@@ -80,6 +80,7 @@ impl Control {
     fn swap(&self, snapshot: Snapshot) {
         let new = Arc::new(snapshot);
         let old = self.service.live.swap(Arc::clone(&new));
+        self.service.queue.limits_changed();
         let gone =
             old.registry.named().filter(|limit| new.registry.get_named(limit.account.key.as_str()).is_none());
         gone.for_each(|limit| self.service.metrics.forget_limit(limit.account.key.as_str()));

@@ -5,6 +5,7 @@
 mod codec;
 pub mod lease;
 pub mod pb;
+pub mod queue;
 pub mod rls;
 pub mod status;
 

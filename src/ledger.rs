@@ -135,6 +135,41 @@ impl Balance {
     }
 }
 
+/// What an account will get back by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outlook {
+    pub used: u64,
+    /// In the order of time.
+    pub frees: Vec<Free>,
+    /// Nothing of what is used is missing in `frees`.
+    pub is_whole: bool,
+}
+
+/// An amount that comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Free {
+    /// On the monotonic clock.
+    pub at_ms: u64,
+    pub amount: u64,
+}
+
+impl Outlook {
+    /// When an amount fits into a capacity if nobody else takes any: now if that is so already, `None` if that
+    /// can't be told.
+    pub fn fits_at_ms(&self, amount: u64, capacity: u64, now_ms: u64) -> Option<u64> {
+        let room = capacity.checked_sub(amount)?;
+        let mut lacking = self.used.saturating_sub(room);
+        if lacking == 0 {
+            return Some(now_ms);
+        }
+        let enough = |free: &&Free| {
+            lacking = lacking.saturating_sub(free.amount);
+            lacking == 0
+        };
+        self.frees.iter().find(enough).map(|free| free.at_ms)
+    }
+}
+
 /// Why the ledger did not answer. Nothing is known of the chain unless the variant says so.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LedgerError {
@@ -299,6 +334,38 @@ impl Ledger {
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(tigerbeetle) => tigerbeetle.balances(wants).await,
         }
+    }
+
+    /// What an account holds, and when it comes back.
+    pub async fn outlook(
+        &self,
+        account: &Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Outlook, LedgerError> {
+        match &self.backend {
+            Backend::Memory(memory) => {
+                let _ = lifetime_seconds;
+                Ok(memory.outlook(account, clock::monotonic_ms()))
+            }
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(tigerbeetle) => {
+                tigerbeetle.outlook(Arc::clone(account), lifetime_seconds).await
+            }
+        }
+    }
+
+    /// What was free on an account when it was last looked at; it will be looked at again soon.
+    pub fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
+        #[cfg(feature = "tigerbeetle")]
+        if let Backend::TigerBeetle(tigerbeetle) = &self.backend {
+            tigerbeetle.touch(account);
+        }
+        self.peek(account, spec)
+    }
+
+    /// Whether others than this process take from its accounts and give back, which nobody tells.
+    pub fn is_shared(&self) -> bool {
+        !matches!(self.backend, Backend::Memory(_))
     }
 
     /// Frees what expired, also for keys that nobody asks about any more.

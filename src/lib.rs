@@ -19,6 +19,7 @@ pub mod state;
 pub mod config;
 
 pub mod registry;
+pub mod room;
 pub mod ledger;
 pub mod retry;
 

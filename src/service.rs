@@ -1,7 +1,9 @@
 //! What every way in shares: the live snapshot, the decision and the leases.
 
 pub mod complete;
+pub mod queue;
 pub mod reserve;
+pub mod waiter;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::queue::Queue;
 use crate::admission::Admission;
 use crate::lease::Desk;
 use crate::snapshot::Live;
@@ -22,6 +25,7 @@ pub struct Service {
     pub live: Live,
     pub admission: Admission,
     pub desk: Desk,
+    pub queue: Queue,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
@@ -33,7 +37,8 @@ impl Service {
     pub fn new(live: Live, admission: Admission, desk: Desk, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
-        Self { live, admission, desk, metrics, lease_api, draining, calls }
+        let queue = Queue::new(admission.ledger.is_shared());
+        Self { live, admission, desk, queue, metrics, lease_api, draining, calls }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.

@@ -115,8 +115,47 @@ impl LeaseEvent {
     }
 }
 
+/// What became of those who wait for a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QueueEvent {
+    Joined,
+    /// There was no place.
+    Full,
+    Served,
+    Cancelled,
+    /// Waited as long as a job may.
+    TimedOut,
+    Failed,
+    /// Left without a word: did not pick up what was reserved, or went before it heard of its place.
+    Abandoned,
+}
+
+impl QueueEvent {
+    pub const ALL: [QueueEvent; 7] = [
+        QueueEvent::Joined,
+        QueueEvent::Full,
+        QueueEvent::Served,
+        QueueEvent::Cancelled,
+        QueueEvent::TimedOut,
+        QueueEvent::Failed,
+        QueueEvent::Abandoned,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            QueueEvent::Joined => "joined",
+            QueueEvent::Full => "queue_full",
+            QueueEvent::Served => "reserved",
+            QueueEvent::Cancelled => "cancelled",
+            QueueEvent::TimedOut => "timed_out",
+            QueueEvent::Failed => "failed",
+            QueueEvent::Abandoned => "abandoned",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LeaseLabel {
+struct EventLabel {
     event: &'static str,
 }
 
@@ -160,6 +199,11 @@ pub struct Metrics {
     pub ledger_queue_depth: Gauge,
     /// In the order of [`LeaseEvent::ALL`]: there from the start, so that a rate can be taken of each.
     leases: [Counter; LeaseEvent::ALL.len()],
+    pub queue_depth: Gauge,
+    queue_wait_seconds: Histogram,
+    queue_eta_ratio: Histogram,
+    /// In the order of [`QueueEvent::ALL`].
+    queue: [Counter; QueueEvent::ALL.len()],
     pub retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub limit_used: Family<LimitLabel, Gauge>,
@@ -183,6 +227,12 @@ impl Default for Metrics {
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
             leases: Default::default(),
+            queue_depth: Gauge::default(),
+            // 10 ms to 22 minutes.
+            queue_wait_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 18)),
+            // The real wait over the promised one: 1 is as promised, 2 took twice as long.
+            queue_eta_ratio: Histogram::new([0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0]),
+            queue: Default::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             limit_used: Family::default(),
@@ -219,10 +269,25 @@ impl Metrics {
             "Chains waiting for the ledger",
             self.ledger_queue_depth.clone(),
         );
-        let leases = Family::<LeaseLabel, Counter>::default();
+        let leases = Family::<EventLabel, Counter>::default();
         r.register("sluice_leases", "What became of leases", leases.clone());
         self.leases =
-            LeaseEvent::ALL.map(|event| leases.get_or_create_owned(&LeaseLabel { event: event.name() }));
+            LeaseEvent::ALL.map(|event| leases.get_or_create_owned(&EventLabel { event: event.name() }));
+        r.register("sluice_queue_depth", "Jobs waiting in line", self.queue_depth.clone());
+        r.register(
+            "sluice_queue_wait_seconds",
+            "Time in line of jobs served",
+            self.queue_wait_seconds.clone(),
+        );
+        r.register(
+            "sluice_queue_eta_ratio",
+            "Real wait over the first promise, of jobs that were promised a time",
+            self.queue_eta_ratio.clone(),
+        );
+        let queue = Family::<EventLabel, Counter>::default();
+        r.register("sluice_queue_jobs", "What became of jobs that queue", queue.clone());
+        self.queue =
+            QueueEvent::ALL.map(|event| queue.get_or_create_owned(&EventLabel { event: event.name() }));
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",
@@ -259,6 +324,19 @@ impl Metrics {
     /// Counts it; how many of its kind there have been.
     pub fn lease_event(&self, event: LeaseEvent) -> u64 {
         self.leases[event as usize].inc() + 1
+    }
+
+    pub fn queue_event(&self, event: QueueEvent) {
+        self.queue[event as usize].inc();
+    }
+
+    /// A job was served after so long, and what it had been promised first.
+    pub fn queue_served(&self, waited_seconds: f64, promised_seconds: Option<u64>) {
+        self.queue_event(QueueEvent::Served);
+        self.queue_wait_seconds.observe(waited_seconds);
+        if let Some(promised) = promised_seconds.filter(|seconds| *seconds > 0) {
+            self.queue_eta_ratio.observe(waited_seconds / promised as f64);
+        }
     }
 
     pub fn reloaded(&self, ok: bool) {

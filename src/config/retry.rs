@@ -9,7 +9,7 @@ use super::problem::{Problem, Problems};
 use super::shape::Shape;
 use super::tree::Value;
 use super::yaml;
-use crate::retry::policy::{Budget, ConcurrencyHint, ElapsedStep, QueueEta, RetryPolicy, RollingHint};
+use crate::retry::policy::{Budget, ConcurrencyHint, ElapsedStep, Queue, RetryPolicy, RollingHint};
 
 static FAMILY: &[&Shape] = &[&FILE, &POLICY, &CONCURRENCY, &ROLLING, &QUEUE, &ELAPSED, &BUDGET];
 static FILE: Shape = Shape { name: "the file", keys: &["retry_policy"], family: FAMILY };
@@ -27,7 +27,19 @@ static ROLLING: Shape = Shape {
 };
 static QUEUE: Shape = Shape {
     name: "`queue`",
-    keys: &["min_seconds", "max_seconds", "safety_margin", "processing_ms", "confirmation_ms", "elapsed"],
+    keys: &[
+        "min_seconds",
+        "max_seconds",
+        "safety_margin",
+        "processing_ms",
+        "confirmation_ms",
+        "pickup_seconds",
+        "deadline_seconds",
+        "places_max",
+        "places_per_key_max",
+        "reserved_share",
+        "elapsed",
+    ],
     family: FAMILY,
 };
 static ELAPSED: Shape =
@@ -120,19 +132,23 @@ fn curve(fields: &Fields<'_>, base_ms: &mut u64, max_ms: &mut u64, factor: &mut 
     whole(fields, "jitter_ms", jitter_ms);
 }
 
-fn fill_queue(queue: &mut QueueEta, fields: &Fields<'_>) {
-    let QueueEta { min_seconds, max_seconds, safety_margin, processing_ms, confirmation_ms, elapsed } = queue;
-    whole(fields, "min_seconds", min_seconds);
-    whole(fields, "max_seconds", max_seconds);
-    number(fields, "safety_margin", safety_margin);
-    whole(fields, "processing_ms", processing_ms);
-    whole(fields, "confirmation_ms", confirmation_ms);
+fn fill_queue(queue: &mut Queue, fields: &Fields<'_>) {
+    whole(fields, "min_seconds", &mut queue.min_seconds);
+    whole(fields, "max_seconds", &mut queue.max_seconds);
+    number(fields, "safety_margin", &mut queue.safety_margin);
+    whole(fields, "processing_ms", &mut queue.processing_ms);
+    whole(fields, "confirmation_ms", &mut queue.confirmation_ms);
+    whole(fields, "pickup_seconds", &mut queue.pickup_seconds);
+    whole(fields, "deadline_seconds", &mut queue.deadline_seconds);
+    whole(fields, "places_max", &mut queue.places_max);
+    whole(fields, "places_per_key_max", &mut queue.places_per_key_max);
+    number(fields, "reserved_share", &mut queue.reserved_share);
     let list = fields.list("elapsed");
     let row = |(value, at)| elapsed_step(&Fields::of(value, at, fields.sink, &ELAPSED)?);
     let rows: Vec<ElapsedStep> = list.iter().filter_map(row).collect();
     // With a row missing, the others would be told off for what they aren't.
     if list.given && rows.len() == list.items.len() {
-        *elapsed = Some(rows);
+        queue.elapsed = Some(rows);
     }
 }
 

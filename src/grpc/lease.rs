@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::pb::lease as pb;
+use super::queue;
 use super::rls::REQUEST_ID;
 use crate::admission::Denial;
 use crate::lease::token;
@@ -47,14 +49,32 @@ impl pb::lease_service_server::LeaseService for Leases {
     ) -> Result<Response<pb::ReserveResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
         let (answer, denial) = reserve(&self.0, &message, request_id(&metadata)).await;
-        let mut response = Response::new(answer);
-        for (name, value) in denial.iter().flat_map(Denial::headers) {
-            // A LimitKey may have letters that metadata can't carry; it is in the answer too.
-            if let Ok(value) = value.parse() {
-                response.metadata_mut().insert(name, value);
-            }
-        }
-        Ok(response)
+        Ok(with_metadata(answer, denial.as_ref()))
+    }
+
+    async fn queue_reserve(
+        &self,
+        request: Request<pb::ReserveRequest>,
+    ) -> Result<Response<pb::LeaseStatus>, Status> {
+        let (metadata, _, message) = request.into_parts();
+        let (answer, denial) = queue::reserve(&self.0, &message, request_id(&metadata)).await;
+        Ok(with_metadata(answer, denial.as_ref()))
+    }
+
+    type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;
+
+    async fn watch_lease(
+        &self,
+        request: Request<pb::WatchLeaseRequest>,
+    ) -> Result<Response<Self::WatchLeaseStream>, Status> {
+        queue::watch(&self.0, &request.get_ref().lease_id).map(Response::new)
+    }
+
+    async fn leave_queue(
+        &self,
+        request: Request<pb::LeaveQueueRequest>,
+    ) -> Result<Response<pb::LeaseStatus>, Status> {
+        queue::leave(&self.0, &request.get_ref().lease_id).await.map(Response::new)
     }
 
     async fn complete(
@@ -80,6 +100,18 @@ impl pb::lease_service_server::LeaseService for Leases {
         let results = complete_batch(&self.0, request.get_ref()).await;
         results.map(Response::new).map_err(Status::invalid_argument)
     }
+}
+
+/// An answer with what a denied client is told in headers.
+fn with_metadata<T>(answer: T, denial: Option<&Denial>) -> Response<T> {
+    let mut response = Response::new(answer);
+    for (name, value) in denial.into_iter().flat_map(Denial::headers) {
+        // A LimitKey may have letters that metadata can't carry; it is in the answer too.
+        if let Ok(value) = value.parse() {
+            response.metadata_mut().insert(name, value);
+        }
+    }
+    response
 }
 
 fn request_id(metadata: &MetadataMap) -> Option<&str> {
@@ -188,7 +220,7 @@ fn mistake<'s>(error: String, detail: String) -> Answer<'s> {
     Answer { message, denial: None, grant: None }
 }
 
-fn denied(denial: &Denial) -> pb::ReserveResponse {
+pub(super) fn denied(denial: &Denial) -> pb::ReserveResponse {
     let limit = denial.limit.as_ref().map(ToString::to_string).unwrap_or_default();
     let error = match denial.reason {
         Reason::LimitDecreasing => format!("{DECREASING}{limit}"),
@@ -205,7 +237,7 @@ fn denied(denial: &Denial) -> pb::ReserveResponse {
     }
 }
 
-fn parse_reserve<'a>(
+pub(super) fn parse_reserve<'a>(
     request: &'a pb::ReserveRequest,
     request_id: Option<&'a str>,
 ) -> Result<Ask<'a>, String> {

@@ -84,6 +84,18 @@ impl Desk {
         }
     }
 
+    /// The same for one that is known by another name than its own: both lead to it.
+    pub fn issue_as(&self, name: &LeaseId, lease: &Lease, job_id: &str) -> Issued {
+        let issued = self.issue(lease, job_id);
+        if *name != lease.id {
+            let mut written = Vec::with_capacity(128);
+            bytes::write(&mut written, lease);
+            written.extend(job_id.as_bytes());
+            self.book.open(name.bits(), written.into_boxed_slice(), ends_ms(lease));
+        }
+        issued
+    }
+
     /// The lease that a text names: a token, or a plain id.
     pub fn find(&self, text: &str) -> Result<Found, Refused> {
         if token::is_meant(text) { self.find_token(text) } else { Ok(self.find_id(text)) }
@@ -114,7 +126,11 @@ impl Desk {
     }
 
     pub fn view(&self, id: &str) -> Option<View> {
-        read(&self.book.find(LeaseId::parse(id).bits())?)
+        let bits = LeaseId::parse(id).bits();
+        let view = read(&self.book.find(bits)?)?;
+        // Another name of it: what became of it is written under its own.
+        let own = (view.lease.id.bits() != bits).then(|| self.book.find(view.lease.id.bits())).flatten();
+        Some(View { state: own.map_or(view.state, |page| page.state), ..view })
     }
 
     /// What became of a completion.

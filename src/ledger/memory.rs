@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::store::{Fate, NONE, Purpose, Record, Store};
-use super::{Action, Balance, Chain, Code, Hold, Keep, LedgerError, Outcome, Refusal, Transfer, Verdict};
+use super::{
+    Action, Balance, Chain, Code, Hold, Keep, LedgerError, Outcome, Outlook, Refusal, Transfer, Verdict,
+};
 use crate::limit::{Account, LeaseId};
 
 /// Records kept at most: 136 bytes each where every one has an account of its own (tests/it/footprint.rs), so under
@@ -18,6 +20,9 @@ pub const RESERVATIONS_MAX: usize = 1 << 24;
 /// How long a name that the caller chose is remembered after its reservation ended. A request id names another lease
 /// after this long anyway.
 const RETRY_MEMORY_MS: u64 = 1 << 16;
+
+/// Records of one account looked at for an outlook; beyond that it has none. Some milliseconds under the lock.
+const FREES_MAX: usize = 1 << 17;
 
 /// Expired records freed by one call at most, unless more are needed to decide.
 const EXPIRED_PER_CALL: usize = 256;
@@ -35,6 +40,10 @@ impl Memory {
 
     pub fn balance(&self, account: &Account, capacity: u64, now_ms: u64) -> Balance {
         self.core.lock().balance(account, capacity, now_ms)
+    }
+
+    pub fn outlook(&self, account: &Account, now_ms: u64) -> Outlook {
+        self.core.lock().outlook(account, now_ms)
     }
 
     /// Frees what expired, a part per lock so that callers get in between.
@@ -117,6 +126,21 @@ impl Core {
         let there = self.store.slot_mut(slot);
         there.capacity = settled(there.capacity, there.pending, capacity);
         Balance { capacity: there.capacity, used: there.pending, debt: there.debt }
+    }
+
+    /// What an account holds, and when that comes back.
+    pub fn outlook(&mut self, account: &Account, now_ms: u64) -> Outlook {
+        self.store.expire(now_ms, usize::MAX);
+        let slot = self.store.account(account.id);
+        if slot == NONE {
+            return Outlook { is_whole: true, ..Outlook::default() };
+        }
+        let used = self.store.slot(slot).pending;
+        let Some(mut frees) = self.store.frees(slot, FREES_MAX) else {
+            return Outlook { used, ..Outlook::default() };
+        };
+        frees.sort_unstable();
+        Outlook { used, frees, is_whole: true }
     }
 
     /// Tries the transfers in order on copies of the accounts. Changes nothing.

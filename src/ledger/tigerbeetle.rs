@@ -12,6 +12,7 @@ mod sum;
 mod wire;
 mod worker;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub use self::session::Cluster;
 use self::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
 use self::sum::Sum;
 pub use self::wire::TransferIds;
-use super::{Action, Balance, CapacityEvent, Chain, LedgerError, Outcome, Verdict, Want};
+use super::{Action, Balance, CapacityEvent, Chain, LedgerError, Outcome, Outlook, Verdict, Want};
 use crate::limit::Account;
 use crate::retry::eta::DrainRate;
 use crate::telemetry::Metrics;
@@ -273,13 +274,30 @@ impl TigerBeetle {
 
     /// Balances, read in the background; one per want, in order.
     pub async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        let (reply, answer) = oneshot::channel();
+        self.read(reader::Read::Balances { wants, reply }, answer).await
+    }
+
+    /// What an account holds, and when it comes back; read in the background.
+    pub async fn outlook(
+        &self,
+        account: Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Outlook, LedgerError> {
+        let (reply, answer) = oneshot::channel();
+        self.read(reader::Read::Outlook { account, lifetime_seconds, reply }, answer).await
+    }
+
+    async fn read<T>(
+        &self,
+        read: reader::Read,
+        answer: oneshot::Receiver<Result<T, LedgerError>>,
+    ) -> Result<T, LedgerError> {
         if !self.shared.is_up() {
             return Err(LedgerError::Unavailable(self.shared.why_down()));
         }
-        let (reply, answer) = oneshot::channel();
         let limit = self.shared.options.timeout.max(READ_TIMEOUT);
         let late = LedgerError::TimedOut(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
-        let read = reader::Read { wants, reply };
         self.reader
             .try_send(read)
             .map_err(|_| LedgerError::Unavailable("too many reads at once".to_owned()))?;
@@ -288,6 +306,11 @@ impl TigerBeetle {
             Ok(Err(_)) => Err(LedgerError::Unavailable("shutting down".to_owned())),
             Err(_) => Err(late),
         }
+    }
+
+    /// An account is to be looked at in the next round.
+    pub fn touch(&self, account: &Arc<Account>) {
+        self.shared.touch(account);
     }
 
     /// What a caller waits at most.

@@ -18,6 +18,10 @@ const KEY_BYTES_PER_PLACE: u64 = 128;
 /// "Not known" in the two numbers below.
 const UNKNOWN: u64 = u64::MAX;
 
+/// How many holds a mean is of, at most; they take the lowest bits beside it.
+const HOLDS_COUNTED_MAX: u64 = 32;
+const HOLDS_BITS: u32 = 8;
+
 /// The identity of one limit in the ledger.
 pub struct Account {
     pub key: LimitKey,
@@ -34,6 +38,9 @@ pub struct Account {
     decreasing_since_ms: AtomicU64,
     /// When the remote ledger last refused it for lack of room.
     refused_at_ms: AtomicU64,
+    /// How long holders of a concurrency limit were seen to hold it, on average, and in the lowest bits how many were; 0
+    /// if nobody was.
+    hold: AtomicU64,
     /// The debt account is known to exist.
     has_debt_account: AtomicBool,
 }
@@ -50,6 +57,7 @@ impl Account {
             sampling: AtomicBool::new(false),
             decreasing_since_ms: AtomicU64::new(UNKNOWN),
             refused_at_ms: AtomicU64::new(0),
+            hold: AtomicU64::new(0),
             has_debt_account: AtomicBool::new(false),
         }
     }
@@ -121,6 +129,24 @@ impl Account {
     /// Whether it was full less than `ms` ago.
     pub fn refused_within(&self, ms: u64, now_ms: u64) -> bool {
         now_ms.saturating_sub(self.refused_at_ms.load(Ordering::Relaxed)) < ms
+    }
+
+    pub fn mean_hold_ms(&self) -> Option<u64> {
+        let hold = self.hold.load(Ordering::Relaxed);
+        (hold != 0).then_some(hold >> HOLDS_BITS)
+    }
+
+    /// Somebody gave it back after so long. The mean of the first holds, then of about the last 32, so that one odd
+    /// holder doesn't change a promise.
+    pub fn saw_hold(&self, ms: u64) {
+        let ms = ms.clamp(1, u64::MAX >> (2 * HOLDS_BITS));
+        let more = |old: u64| {
+            let (mean, count) = (old >> HOLDS_BITS, old & ((1 << HOLDS_BITS) - 1));
+            let count = (count + 1).min(HOLDS_COUNTED_MAX);
+            Some((((mean * (count - 1) + ms) / count) << HOLDS_BITS) | count)
+        };
+        // It always has a new value.
+        let _ = self.hold.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     pub fn has_debt_account(&self) -> bool {

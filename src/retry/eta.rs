@@ -3,7 +3,7 @@
 //! Pure arithmetic over a position and a drain rate, in milliseconds inside and whole seconds outside. Doesn't
 //! know which queue it is about.
 
-use super::policy::{ElapsedStep, QueueEta};
+use super::policy::{ElapsedStep, Queue};
 use super::window::SlidingCount;
 
 /// How far a piece of work has come.
@@ -21,7 +21,7 @@ pub enum Stage {
 
 /// `clamp(⌈(wait + P + T) × (1 + M)⌉, min, max)`. A queue that doesn't drain, or whose rate nobody knows yet,
 /// answers the maximum.
-pub fn eta_seconds(stage: Stage, drain_per_second: Option<f64>, policy: &QueueEta) -> u64 {
+pub fn eta_seconds(stage: Stage, drain_per_second: Option<f64>, policy: &Queue) -> u64 {
     let queue_ms = |ahead| waiting_ms(ahead, drain_per_second.unwrap_or(0.0));
     let processing_ms = policy.processing_ms as f64;
     let after_ms = processing_ms + policy.confirmation_ms as f64;
@@ -33,10 +33,34 @@ pub fn eta_seconds(stage: Stage, drain_per_second: Option<f64>, policy: &QueueEt
         Stage::Checking { check_ms, queue } => check_ms as f64 + queue_ms(queue) + after_ms,
         Stage::InFlight => processing_ms,
     };
+    promise(total_ms, policy)
+}
+
+/// The same for what has to wait `wait_ms`, however that was found out.
+pub fn after_ms(wait_ms: f64, policy: &Queue) -> u64 {
+    promise(wait_ms + policy.processing_ms as f64 + policy.confirmation_ms as f64, policy)
+}
+
+fn promise(total_ms: f64, policy: &Queue) -> u64 {
     // Binary fractions put 5000 × 1.1 a hair above 5500; that is no reason to say a second more.
     const ROUNDING: f64 = 1e-9;
     let seconds = total_ms * (1.0 + policy.safety_margin) / 1000.0;
     whole((seconds - ROUNDING).ceil()).max(policy.min_seconds).min(policy.max_seconds)
+}
+
+/// B(E) where the policy has no table of its own.
+const ELAPSED: [ElapsedStep; 5] = [
+    ElapsedStep { below_seconds: Some(60), retry_after_seconds: 4 },
+    ElapsedStep { below_seconds: Some(120), retry_after_seconds: 10 },
+    ElapsedStep { below_seconds: Some(300), retry_after_seconds: 30 },
+    ElapsedStep { below_seconds: Some(900), retry_after_seconds: 60 },
+    ElapsedStep { below_seconds: None, retry_after_seconds: 300 },
+];
+
+/// B(E) for work whose time nobody can know.
+pub fn elapsed_or_default(policy: &Queue, elapsed_ms: u64) -> u64 {
+    let table = policy.elapsed.as_deref().unwrap_or(&ELAPSED);
+    elapsed_seconds(table, elapsed_ms).unwrap_or(policy.max_seconds)
 }
 
 /// B(E): what the table says for something that has been going on for `elapsed_ms`.
@@ -98,7 +122,7 @@ mod tests {
     /// D = 10/s, C = 50, R = 2 s, T = 100 ms, M = 0.2; P is 2 s for a proof and 4 s for a decryption.
     fn eta(stage: Stage, processing_ms: u64) -> u64 {
         let defaults = RetryPolicy::default().queue;
-        let policy = QueueEta { processing_ms, confirmation_ms: 100, ..defaults };
+        let policy = Queue { processing_ms, confirmation_ms: 100, ..defaults };
         eta_seconds(stage, Some(10.0), &policy)
     }
 
@@ -149,31 +173,28 @@ mod tests {
 
     #[test]
     fn margin_and_floor_by_hand() {
-        let policy = QueueEta { safety_margin: 0.0, min_seconds: 3, ..RetryPolicy::default().queue };
+        let policy = Queue { safety_margin: 0.0, min_seconds: 3, ..RetryPolicy::default().queue };
         let eta = |position| eta_seconds(Stage::Queued { position }, Some(10_000.0), &policy);
         assert_eq!((eta(65_536), eta(10)), (7, 3)); // 6559.6 ms and 7 ms
     }
 
     #[test]
     fn a_whole_result_is_not_rounded_up() {
-        let bare = QueueEta { processing_ms: 0, confirmation_ms: 0, ..RetryPolicy::default().queue };
+        let bare = Queue { processing_ms: 0, confirmation_ms: 0, ..RetryPolicy::default().queue };
         for (margin, position, expected) in [(0.0, 100, 10), (0.1, 100, 11), (0.2, 50, 6), (0.2, 51, 7)] {
-            let policy = QueueEta { safety_margin: margin, ..bare.clone() };
+            let policy = Queue { safety_margin: margin, ..bare.clone() };
             assert_eq!(eta_seconds(Stage::Queued { position }, Some(10.0), &policy), expected, "{margin}");
         }
     }
 
     #[test]
     fn the_maximum_wins_over_the_minimum() {
-        let policy = QueueEta { min_seconds: 10, max_seconds: 5, ..RetryPolicy::default().queue };
+        let policy = Queue { min_seconds: 10, max_seconds: 5, ..RetryPolicy::default().queue };
         assert_eq!(eta_seconds(Stage::InFlight, None, &policy), 5);
     }
 
     #[test]
     fn the_elapsed_table_row_by_row() {
-        let row = |below_seconds, retry_after_seconds| ElapsedStep { below_seconds, retry_after_seconds };
-        let table =
-            [row(Some(60), 4), row(Some(120), 10), row(Some(300), 30), row(Some(900), 60), row(None, 300)];
         let rows = [
             (0, 4),
             (59_999, 4),
@@ -187,7 +208,8 @@ mod tests {
             (u64::MAX, 300),
         ];
         for (elapsed_ms, expected) in rows {
-            assert_eq!(elapsed_seconds(&table, elapsed_ms), Some(expected), "{elapsed_ms} ms");
+            assert_eq!(elapsed_seconds(&ELAPSED, elapsed_ms), Some(expected), "{elapsed_ms} ms");
+            assert_eq!(elapsed_or_default(&RetryPolicy::default().queue, elapsed_ms), expected);
         }
     }
 

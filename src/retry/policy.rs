@@ -20,6 +20,8 @@ pub const BUDGET_RATIO_MAX: f64 = 100.0;
 pub const BUDGET_WINDOW_SECONDS_MAX: u64 = 300;
 /// A floor above what one server decides in a second is no limit.
 pub const BUDGET_FLOOR_MAX: u64 = 1_000_000;
+/// Jobs that may wait: a million of under a kilobyte each are a gigabyte.
+pub const PLACES_MAX: u64 = 1_000_000;
 /// Bounds the walk over the table; people write about five rows.
 pub const ELAPSED_ROWS_MAX: usize = 64;
 
@@ -30,7 +32,7 @@ pub struct RetryPolicy {
     pub rolling: RollingHint,
     /// The hint of a limit that is decreasing, unless `queue.elapsed` is given.
     pub decreasing_ms: u64,
-    pub queue: QueueEta,
+    pub queue: Queue,
     pub budget: Budget,
 }
 
@@ -54,16 +56,25 @@ pub struct RollingHint {
     pub window_fraction: f64,
 }
 
-/// How long work that waits will take.
+/// Work that waits: how long it will take, and how much of it may.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct QueueEta {
+pub struct Queue {
     pub min_seconds: u64,
     pub max_seconds: u64,
     /// 0.2 answers 20 % more than was computed.
     pub safety_margin: f64,
     pub processing_ms: u64,
     pub confirmation_ms: u64,
-    /// What a limit that has been decreasing for a while answers; `decreasing_ms` when absent.
+    /// How long a reservation is kept for one who waited for it and does not come.
+    pub pickup_seconds: u64,
+    /// How long one may wait.
+    pub deadline_seconds: u64,
+    /// How many may wait, in all and for one limit.
+    pub places_max: u64,
+    pub places_per_key_max: u64,
+    /// The part of a limit that those who wait for it get, whoever else comes.
+    pub reserved_share: f64,
+    /// B(E): what is answered where the time can't be known. Absent, a limit that is decreasing answers `decreasing_ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed: Option<Vec<ElapsedStep>>,
 }
@@ -100,12 +111,17 @@ impl Default for RetryPolicy {
                 window_fraction: 0.1,
             },
             decreasing_ms: 10_000,
-            queue: QueueEta {
+            queue: Queue {
                 min_seconds: 1,
                 max_seconds: 300,
                 safety_margin: 0.2,
                 processing_ms: 5,
                 confirmation_ms: 1,
+                pickup_seconds: 30,
+                deadline_seconds: 900,
+                places_max: 10_000,
+                places_per_key_max: 1_000,
+                reserved_share: 0.5,
                 elapsed: None,
             },
             budget: Budget {
@@ -130,7 +146,8 @@ mod tests {
             "rolling": {"base_ms": 100, "max_ms": 5000, "factor": 1.5, "jitter_ms": 50, "window_fraction": 0.1},
             "decreasing_ms": 10000,
             "queue": {"min_seconds": 1, "max_seconds": 300, "safety_margin": 0.2, "processing_ms": 5,
-                      "confirmation_ms": 1},
+                      "confirmation_ms": 1, "pickup_seconds": 30, "deadline_seconds": 900,
+                      "places_max": 10000, "places_per_key_max": 1000, "reserved_share": 0.5},
             "budget": {"ratio": 0.3, "window_seconds": 10, "min_retries_per_second": 10,
                        "descriptor_key": "retry_attempt"},
         });

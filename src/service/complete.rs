@@ -10,7 +10,7 @@ use super::Service;
 use crate::clock;
 use crate::lease::apply::Means;
 use crate::lease::desk::Found;
-use crate::lease::settle::{settle, used_by_reports};
+use crate::lease::settle::{Change, Step, settle, used_by_reports};
 use crate::lease::token::Refused;
 use crate::lease::{Lease, Report};
 use crate::ledger::LedgerError;
@@ -96,8 +96,30 @@ impl Service {
                 };
                 let settled = means.apply(&lease, &steps).await;
                 service.desk.settled(&lease, settled.as_ref().err());
+                service.tell_those_who_wait(&lease, &steps);
                 settled
             })
             .await
+    }
+
+    /// Gives all of a lease back, as if it had never been: nobody was told of it.
+    pub(super) async fn release(self: &Arc<Self>, lease: Lease) {
+        let nothing = vec![Some(0); lease.held.len()];
+        // The desk has said so if it failed; then it expires.
+        drop(self.settle(lease, nothing).await);
+    }
+
+    fn tell_those_who_wait(&self, lease: &Lease, steps: &[Step]) {
+        let accounts = &self.admission.accounts;
+        let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
+        for step in steps.iter().filter(|step| step.change == Change::Release) {
+            let held = &lease.held[step.index];
+            if held.kind.is_concurrency() {
+                accounts.of(held.key.as_str()).saw_hold(held_ms);
+            }
+        }
+        let freed = steps.iter().filter(|step| !matches!(step.change, Change::Raise { .. }));
+        self.queue.freed(freed.map(|step| accounts.of(lease.held[step.index].key.as_str()).id));
+        self.queue.completed(&lease.id);
     }
 }

@@ -79,7 +79,7 @@ pub enum ReserveError {
 impl Service {
     pub async fn reserve(&self, ask: &Ask<'_>) -> Result<Result<Grant<'_>, Denial>, ReserveError> {
         let snapshot = self.live.load_full();
-        let plan = self.plan(&snapshot, ask)?;
+        let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
         let name = match &ask.name {
             AskName::Fresh => Name::Fresh,
             AskName::Request(id) => Name::Request(id),
@@ -100,16 +100,20 @@ impl Service {
         }
     }
 
-    fn plan(&self, snapshot: &Snapshot, ask: &Ask<'_>) -> Result<Plan, ReserveError> {
-        let mut requirements = SmallVec::with_capacity(ask.wants.len());
-        for (key, amount) in &ask.wants {
+    pub(super) fn plan<'a>(
+        &self,
+        snapshot: &Snapshot,
+        wants: impl Iterator<Item = (&'a str, u64)>,
+    ) -> Result<Plan, ReserveError> {
+        let mut requirements = SmallVec::new();
+        for (key, amount) in wants {
             let limit = snapshot.registry.resolve(key, &self.admission.accounts);
-            let limit = limit.ok_or_else(|| ReserveError::UnknownLimit((*key).to_owned()))?;
+            let limit = limit.ok_or_else(|| ReserveError::UnknownLimit(key.to_owned()))?;
             requirements.push(Requirement {
                 account: Arc::clone(&limit.account),
                 spec: Arc::clone(&limit.spec),
-                name: Arc::from(*key),
-                amount: *amount,
+                name: Arc::from(key),
+                amount,
                 enforcement: Enforcement::Enforced,
                 // Every lease of this API can be completed, with actuals for any of its rolling limits.
                 reconcile: true,

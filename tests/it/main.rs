@@ -45,6 +45,12 @@ mod lease_rows;
 mod lease_scenario;
 mod leases;
 
+mod queue;
+mod queue_rows;
+mod queue_simulation;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_queue;
+
 mod demo;
 mod proto;
 mod repo;

@@ -31,6 +31,11 @@ fn everything_can_be_set() {
     safety_margin: 0.13
     processing_ms: 14
     confirmation_ms: 15
+    pickup_seconds: 23
+    deadline_seconds: 24
+    places_max: 25
+    places_per_key_max: 26
+    reserved_share: 0.27
     elapsed: [{below_seconds: 16, retry_after_seconds: 17}, {retry_after_seconds: 18}]
   budget: {ratio: 0.19, window_seconds: 20, min_retries_per_second: 21, descriptor_key: 22}
 ",
@@ -43,12 +48,17 @@ fn everything_can_be_set() {
         concurrency: ConcurrencyHint { base_ms: 1, max_ms: 2, factor: 3.0, jitter_ms: 4 },
         rolling: RollingHint { base_ms: 5, max_ms: 6, factor: 7.5, jitter_ms: 8, window_fraction: 0.9 },
         decreasing_ms: 10,
-        queue: QueueEta {
+        queue: Queue {
             min_seconds: 11,
             max_seconds: 12,
             safety_margin: 0.13,
             processing_ms: 14,
             confirmation_ms: 15,
+            pickup_seconds: 23,
+            deadline_seconds: 24,
+            places_max: 25,
+            places_per_key_max: 26,
+            reserved_share: 0.27,
             elapsed: Some(elapsed),
         },
         budget: Budget {

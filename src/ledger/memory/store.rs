@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
+use crate::ledger::Free;
+
 /// No place.
 pub const NONE: u32 = u32::MAX;
 
@@ -43,6 +45,9 @@ pub struct Record {
     before: u32,
     after: u32,
     next_of_lease: u32,
+    /// Neighbours among the records of the same account.
+    before_of_account: u32,
+    after_of_account: u32,
     purpose: Purpose,
     pub fate: Fate,
     pub for_retries: bool,
@@ -57,6 +62,7 @@ impl Record {
     /// A record that only remembers what became of a name.
     pub fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
         let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
+        let (before_of_account, after_of_account) = (NONE, NONE);
         Self {
             lease,
             amount,
@@ -65,6 +71,8 @@ impl Record {
             before,
             after,
             next_of_lease,
+            before_of_account,
+            after_of_account,
             purpose,
             fate,
             for_retries: false,
@@ -82,7 +90,8 @@ pub struct Slot {
     pub capacity: u64,
     pub pending: u64,
     pub debt: u64,
-    records: u32,
+    /// Its newest record.
+    first: u32,
     /// The newest record of hits that are counted together.
     counting: u32,
 }
@@ -133,7 +142,7 @@ impl Store {
         if found != NONE {
             return found;
         }
-        let new = Slot { id, capacity, pending: 0, debt: 0, records: 0, counting: NONE };
+        let new = Slot { id, capacity, pending: 0, debt: 0, first: NONE, counting: NONE };
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = new;
@@ -194,9 +203,13 @@ impl Store {
             }
         };
         let slot = &mut self.slots[record.account as usize];
-        slot.records += 1;
+        let after = std::mem::replace(&mut slot.first, at);
         if record.fate == Fate::Counted {
             slot.pending += record.amount;
+        }
+        self.records[at as usize].after_of_account = after;
+        if after != NONE {
+            self.records[after as usize].before_of_account = at;
         }
         self.link_end(at, until_ms);
         if !record.is_anonymous() {
@@ -229,11 +242,35 @@ impl Store {
         if slot.counting == at {
             slot.counting = NONE;
         }
-        slot.records -= 1;
-        if slot.records == 0 && slot.debt == 0 {
+        let Record { before_of_account: before, after_of_account: after, .. } = record;
+        if after != NONE {
+            self.records[after as usize].before_of_account = before;
+        }
+        match before {
+            NONE => slot.first = after,
+            before => self.records[before as usize].after_of_account = after,
+        }
+        if slot.first == NONE && slot.debt == 0 {
             self.remove_account(record.account);
         }
         self.free_records.push(at);
+    }
+
+    /// What an account will get back and when, in no order; `None` if it has more than `most` records.
+    pub fn frees(&self, slot: u32, most: usize) -> Option<Vec<Free>> {
+        let mut at = self.slots[slot as usize].first;
+        let mut frees = Vec::new();
+        for _ in 0..most {
+            if at == NONE {
+                return Some(frees);
+            }
+            let record = &self.records[at as usize];
+            if record.fate == Fate::Counted {
+                frees.push(Free { at_ms: record.until_ms, amount: record.amount });
+            }
+            at = record.after_of_account;
+        }
+        None
     }
 
     pub fn is_due(&self, now_ms: u64) -> bool {

@@ -1,26 +1,33 @@
-//! Balances, read in the background on a session of their own: samples for `limit_remaining`, gauges, the admin API.
+//! Balances and outlooks, read in the background on a session of their own: samples for `limit_remaining`, gauges, the admin API.
 //!
 //! It also asks now and then whether the cluster answers, so that an idle sidecar knows.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use ahash::AHashSet;
 use tigerbeetle_unofficial as tb;
 use tokio::sync::{mpsc, oneshot};
 
 use super::session::{Session, SessionError};
 use super::{Shared, patiently, wire};
 use crate::clock;
-use crate::ledger::{Balance, LedgerError, Want};
+use crate::ledger::{Balance, Free, LedgerError, Outlook, Want};
 use crate::limit::Account;
 
-/// Accounts whose balances are wanted.
-pub struct Read {
-    pub wants: Vec<Want>,
-    pub reply: oneshot::Sender<Result<Vec<Balance>, LedgerError>>,
+/// What somebody wants to know.
+pub enum Read {
+    Balances { wants: Vec<Want>, reply: Reply<Vec<Balance>> },
+    Outlook { account: Arc<Account>, lifetime_seconds: NonZeroU32, reply: Reply<Outlook> },
 }
+
+type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
+
+/// An expiry lags behind its time by up to a pulse of 100 ms, and by more under load. Beyond this much it has been.
+const EXPIRY_LAG_MS: u64 = 300;
 
 /// How old a sample gets.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -42,8 +49,7 @@ pub async fn run(shared: Arc<Shared>, session: Arc<Session>, mut reads: mpsc::Re
         tokio::select! {
             read = reads.recv() => {
                 let Some(read) = read else { return };
-                let answer = reader.balances(&read.wants).await;
-                drop(read.reply.send(answer.map_err(|error| LedgerError::Unavailable(error.to_string()))));
+                reader.answer(read).await;
             }
             _ = rounds.tick() => {
                 let touched = std::mem::take(&mut *reader.shared.touched.lock());
@@ -58,6 +64,52 @@ pub async fn run(shared: Arc<Shared>, session: Arc<Session>, mut reads: mpsc::Re
 }
 
 impl Reader {
+    async fn answer(&self, read: Read) {
+        let lost = |error: SessionError| LedgerError::Unavailable(error.to_string());
+        // Whoever does not wait any more needs no answer.
+        match read {
+            Read::Balances { wants, reply } => {
+                drop(reply.send(self.balances(&wants).await.map_err(lost)));
+            }
+            Read::Outlook { account, lifetime_seconds, reply } => {
+                drop(reply.send(self.outlook(&account, lifetime_seconds).await.map_err(lost)));
+            }
+        }
+    }
+
+    /// What an account's pending transfers give back and when. Those that were voided or have expired are left out.
+    async fn outlook(
+        &self,
+        account: &Account,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Outlook, SessionError> {
+        let (now_ms, now_unix_ms) = (clock::monotonic_ms(), clock::unix_ms());
+        let lifetime_ms = u64::from(lifetime_seconds.get()) * 1000;
+        let since_ms = now_unix_ms.saturating_sub(lifetime_ms + EXPIRY_LAG_MS);
+        let most = u32::try_from(self.shared.events_max.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
+        let call = self.session.debits_since(account.id, UNIX_EPOCH + Duration::from_millis(since_ms), most);
+        let debits = patiently(&self.shared, &self.session, &self.shared.reader_ok, call).await?;
+        // After those, so that what expires in between is missing rather than there twice.
+        let found = self.look_up(vec![account.id]).await?;
+        let used = found.get(&account.id).map_or(0, |account| balance_of(account, None).used);
+        let voided: AHashSet<u128> =
+            debits.iter().map(tb::Transfer::pending_id).filter(|id| *id != 0).collect();
+        let mut frees = Vec::new();
+        for debit in &debits {
+            let is_pending = debit.flags().contains(tb::transfer::Flags::PENDING);
+            let made_unix_ms =
+                debit.timestamp().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+            let ends_unix_ms = u64::try_from(made_unix_ms).unwrap_or(0) + u64::from(debit.timeout()) * 1000;
+            let has_ended = ends_unix_ms + EXPIRY_LAG_MS < now_unix_ms;
+            if is_pending && !has_ended && !voided.contains(&debit.id()) {
+                let at_ms = now_ms + ends_unix_ms.saturating_sub(now_unix_ms);
+                frees.push(Free { at_ms, amount: u64::try_from(debit.amount()).unwrap_or(u64::MAX) });
+            }
+        }
+        frees.sort_unstable();
+        Ok(Outlook { used, frees, is_whole: debits.len() < most as usize })
+    }
+
     /// Looks at what was used, and with it whether the cluster answers.
     async fn sample(&self, touched: Vec<Arc<Account>>) {
         let mut ids: Vec<u128> = touched.iter().map(|account| account.id).collect();

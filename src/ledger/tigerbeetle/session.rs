@@ -4,7 +4,7 @@
 //! hang. A call that ran into its deadline may still be applied.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
 use tb::error::{
@@ -168,6 +168,20 @@ impl Session {
     pub async fn lookup_accounts(&self, ids: Vec<u128>) -> Result<Vec<tb::Account>, SessionError> {
         let client = self.client().await?;
         client.lookup_accounts(ids).await.map_err(|error| self.failed(error.kind()))
+    }
+
+    /// Transfers out of an account since a time, the oldest first.
+    pub async fn debits_since(
+        &self,
+        account: u128,
+        since: SystemTime,
+        most: u32,
+    ) -> Result<Vec<tb::Transfer>, SessionError> {
+        let client = self.client().await?;
+        let filter = tb::account::Filter::new(account, most)
+            .with_flags(tb::account::FilterFlags::DEBITS)
+            .with_timestamp_min(since);
+        client.get_account_transfers(Box::new(filter)).await.map_err(|error| self.failed(error.kind()))
     }
 
     /// How many events a request may have. One transfer more than a development server takes tells which mode it is in;

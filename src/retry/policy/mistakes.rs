@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use super::{
     BUDGET_FLOOR_MAX, BUDGET_RATIO_MAX, BUDGET_WINDOW_SECONDS_MAX, Budget, ELAPSED_ROWS_MAX, ElapsedStep,
-    FACTOR_MAX, QueueEta, RetryPolicy, WAIT_MS_MAX, WAIT_SECONDS_MAX,
+    FACTOR_MAX, PLACES_MAX, Queue, RetryPolicy, WAIT_MS_MAX, WAIT_SECONDS_MAX,
 };
 
 /// A descriptor with an entry of this key is a completion, so the key can't mark a retry as well.
@@ -61,13 +61,18 @@ impl Mistakes {
         self.range(&format!("{section}.jitter_ms"), jitter_ms, 0..=WAIT_MS_MAX);
     }
 
-    fn queue(&mut self, queue: &QueueEta) {
+    fn queue(&mut self, queue: &Queue) {
         self.range("queue.min_seconds", queue.min_seconds, 1..=WAIT_SECONDS_MAX);
         self.range("queue.max_seconds", queue.max_seconds, 1..=WAIT_SECONDS_MAX);
         self.ordered("queue", ("min_seconds", queue.min_seconds), ("max_seconds", queue.max_seconds));
         self.range("queue.safety_margin", queue.safety_margin, 0.0..=1.0);
         self.range("queue.processing_ms", queue.processing_ms, 0..=WAIT_MS_MAX);
         self.range("queue.confirmation_ms", queue.confirmation_ms, 0..=WAIT_MS_MAX);
+        self.range("queue.pickup_seconds", queue.pickup_seconds, 1..=WAIT_SECONDS_MAX);
+        self.range("queue.deadline_seconds", queue.deadline_seconds, 1..=WAIT_SECONDS_MAX);
+        self.range("queue.places_max", queue.places_max, 0..=PLACES_MAX);
+        self.range("queue.places_per_key_max", queue.places_per_key_max, 0..=PLACES_MAX);
+        self.range("queue.reserved_share", queue.reserved_share, 0.0..=1.0);
         if let Some(rows) = &queue.elapsed {
             self.elapsed(rows);
         }
@@ -147,12 +152,17 @@ mod tests {
             p.rolling.max_ms = WAIT_MS_MAX;
             p.rolling.factor = FACTOR_MAX;
             p.rolling.window_fraction = 1.0;
-            p.queue = QueueEta {
+            p.queue = Queue {
                 min_seconds: 1,
                 max_seconds: 1,
                 safety_margin: 0.0,
                 processing_ms: 0,
                 confirmation_ms: 0,
+                pickup_seconds: 1,
+                deadline_seconds: WAIT_SECONDS_MAX,
+                places_max: 0,
+                places_per_key_max: PLACES_MAX,
+                reserved_share: 1.0,
                 elapsed: Some(vec![row(None, 1)]),
             };
             p.budget.ratio = 0.0;
@@ -164,7 +174,12 @@ mod tests {
     #[test]
     fn each_mistake_names_its_field() {
         type Change = fn(&mut RetryPolicy);
-        let rows: [(Change, &str); 25] = [
+        let rows: [(Change, &str); 30] = [
+            (|p| p.queue.pickup_seconds = 0, "queue.pickup_seconds"),
+            (|p| p.queue.deadline_seconds = 86_401, "queue.deadline_seconds"),
+            (|p| p.queue.places_max = 1_000_001, "queue.places_max"),
+            (|p| p.queue.places_per_key_max = 1_000_001, "queue.places_per_key_max"),
+            (|p| p.queue.reserved_share = 1.1, "queue.reserved_share"),
             (|p| p.concurrency.base_ms = 0, "concurrency.base_ms"),
             (|p| p.concurrency.base_ms = 2001, "concurrency.base_ms"),
             (|p| p.concurrency.factor = 0.99, "concurrency.factor"),

@@ -1,0 +1,423 @@
+//! Who waits for which limit, in what order, and whose turn it is. Pure.
+//!
+//! A job waits at one of its limits: the one that refused it, or one at which somebody who came earlier waits. A limit
+//! that got something back is offered to whoever has waited at it longest, and to the next only when that one was served
+//! or found that another of its limits refuses it. So nobody is overtaken at a limit that he waits for, jobs with the
+//! same limits are served in the order in which they came, and a job holds up no one who doesn't need what it needs.
+//!
+//! At most one job is tried at a time per limit: two under way could overtake each other. Knows no amounts' meaning, no
+//! ledger and no time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ahash::AHashMap;
+use smallvec::SmallVec;
+
+/// A job, by the bits of its ticket.
+pub type JobId = u128;
+/// A limit, by the id of its account.
+pub type LimitId = u128;
+
+/// What a job needs of each of its limits.
+pub type Needs = SmallVec<[(LimitId, u64); 4]>;
+
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Only limits at which somebody waits or is being tried.
+    lines: AHashMap<LimitId, Line>,
+    jobs: AHashMap<JobId, Job>,
+    /// Limits that may have something for whoever is first.
+    ready: VecDeque<LimitId>,
+    came: u64,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    /// In the order in which they came.
+    waiting: BTreeMap<u64, JobId>,
+    trying: Option<JobId>,
+    is_ready: bool,
+    /// Something came back while a job was being tried: if that one is refused, it may not be any more.
+    freed_meanwhile: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    came: u64,
+    needs: Needs,
+    at: At,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Waiting(LimitId),
+    Trying,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The limit that it waits at.
+    pub limit: LimitId,
+    /// How many are before it there.
+    pub position: u64,
+    /// What they need of that limit together, those being tried included.
+    pub ahead: u64,
+    /// What it needs itself.
+    pub own: u64,
+}
+
+impl Lines {
+    /// Jobs that wait or are being tried.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// How many wait at a limit.
+    pub fn waiting_at(&self, limit: LimitId) -> usize {
+        self.lines.get(&limit).map_or(0, |line| line.waiting.len())
+    }
+
+    /// The one who is next at a limit, and what it needs of it.
+    pub fn first_at(&self, limit: LimitId) -> Option<(JobId, u64)> {
+        let id = *self.lines.get(&limit)?.waiting.first_key_value()?.1;
+        Some((id, self.jobs[&id].needs_of(limit)))
+    }
+
+    /// Takes a place behind all who are there, and is tried as soon as nobody is before it. True if that can't be now.
+    pub fn join(&mut self, id: JobId, needs: Needs) -> bool {
+        self.came += 1;
+        let limit = self.first_in_the_way(&needs, self.came, None).unwrap_or(needs[0].0);
+        let (mut nobody_before, mut stands_still) = (true, false);
+        if let Some(line) = self.lines.get(&limit) {
+            nobody_before = line.waiting.is_empty();
+            stands_still = !nobody_before && !line.is_ready && line.trying.is_none();
+        }
+        let job = Job { came: self.came, needs, at: At::Waiting(limit) };
+        self.lines.entry(limit).or_default().waiting.insert(job.came, id);
+        self.jobs.insert(id, job);
+        if nobody_before {
+            self.make_ready(limit);
+        }
+        stands_still
+    }
+
+    /// Something of a limit came back.
+    pub fn freed(&mut self, limit: LimitId) {
+        if self.lines.contains_key(&limit) {
+            self.make_ready(limit);
+        }
+    }
+
+    /// Everything may have changed.
+    pub fn freed_all(&mut self) {
+        let limits: Vec<LimitId> = self.lines.keys().copied().collect();
+        limits.into_iter().for_each(|limit| self.make_ready(limit));
+    }
+
+    /// Whose turn it is. From here on it is being tried.
+    pub fn next_turn(&mut self) -> Option<JobId> {
+        while let Some(limit) = self.ready.pop_front() {
+            let Some(line) = self.lines.get_mut(&limit) else { continue };
+            line.is_ready = false;
+            if line.trying.is_some() {
+                line.freed_meanwhile = true;
+                continue;
+            }
+            let Some((&came, &id)) = line.waiting.first_key_value() else { continue };
+            line.waiting.remove(&came);
+            let job = &self.jobs[&id];
+            if let Some(other) = self.first_in_the_way(&job.needs, came, Some(limit)) {
+                self.wait_at(id, other);
+                self.make_ready(limit);
+                self.tidy(limit);
+                continue;
+            }
+            let job = self.jobs.get_mut(&id).expect("who waits must be known");
+            job.at = At::Trying;
+            for (limit, _) in &job.needs {
+                self.lines.entry(*limit).or_default().trying = Some(id);
+            }
+            return Some(id);
+        }
+        None
+    }
+
+    /// A job that was tried did not get this limit: it goes back to its place there.
+    pub fn refused(&mut self, id: JobId, limit: LimitId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        debug_assert!(job.needs.iter().any(|(there, _)| *there == limit));
+        let freed = self.lines.get(&limit).is_some_and(|line| line.freed_meanwhile);
+        self.lines.entry(limit).or_default().waiting.insert(job.came, id);
+        self.end_trying(id, Some(limit));
+        if freed {
+            self.make_ready(limit);
+        }
+    }
+
+    /// A job is served, or leaves: those behind it move up. What it needed, if it was there.
+    pub fn remove(&mut self, id: JobId) -> Option<Needs> {
+        self.end_trying(id, None);
+        let Job { came, at, needs } = self.jobs.remove(&id)?;
+        if let At::Waiting(limit) = at
+            && let Some(line) = self.lines.get_mut(&limit)
+        {
+            line.waiting.remove(&came);
+            self.make_ready(limit);
+        }
+        needs.iter().for_each(|(limit, _)| self.tidy(*limit));
+        Some(needs)
+    }
+
+    /// Where a job stands; the front while it is being tried.
+    pub fn place(&self, id: JobId) -> Option<Place> {
+        let job = self.jobs.get(&id)?;
+        let At::Waiting(limit) = job.at else {
+            let (limit, own) = job.needs[0];
+            return Some(Place { limit, position: 0, ahead: 0, own });
+        };
+        let line = self.lines.get(&limit)?;
+        let before = line.waiting.range(..job.came).map(|(_, id)| *id).chain(line.trying);
+        let (position, ahead) = before.fold((0, 0u64), |(n, sum), id| {
+            (n + 1, sum.saturating_add(self.jobs.get(&id).map_or(0, |job| job.needs_of(limit))))
+        });
+        Some(Place { limit, position, ahead, own: job.needs_of(limit) })
+    }
+
+    /// What all who wait at a limit, or are being tried, need of it together.
+    pub fn ahead_at(&self, limit: LimitId) -> u64 {
+        let Some(line) = self.lines.get(&limit) else { return 0 };
+        let all = line.waiting.values().copied().chain(line.trying);
+        all.filter_map(|id| self.jobs.get(&id)).fold(0, |sum, job| sum.saturating_add(job.needs_of(limit)))
+    }
+
+    /// What a job that is in line needs.
+    pub fn needs(&self, id: JobId) -> Needs {
+        self.jobs.get(&id).map(|job| job.needs.clone()).unwrap_or_default()
+    }
+
+    /// Nobody waits at a limit, or is being tried.
+    pub fn is_idle(&self, limit: LimitId) -> bool {
+        !self.lines.contains_key(&limit)
+    }
+
+    /// Those who wait at a limit, in order.
+    pub fn at(&self, limit: LimitId) -> impl Iterator<Item = JobId> {
+        self.lines.get(&limit).into_iter().flat_map(|line| line.waiting.values().copied())
+    }
+
+    /// The first of the limits at which a job that came then has somebody before it.
+    fn first_in_the_way(&self, needs: &Needs, came: u64, except: Option<LimitId>) -> Option<LimitId> {
+        let in_the_way = |limit: &LimitId| {
+            self.lines.get(limit).is_some_and(|line| {
+                let waits = line.waiting.first_key_value().is_some_and(|(&first, _)| first < came);
+                waits || line.trying.is_some()
+            })
+        };
+        needs.iter().map(|(limit, _)| *limit).filter(|limit| Some(*limit) != except).find(in_the_way)
+    }
+
+    fn wait_at(&mut self, id: JobId, limit: LimitId) {
+        let job = self.jobs.get_mut(&id).expect("who waits must be known");
+        job.at = At::Waiting(limit);
+        self.lines.entry(limit).or_default().waiting.insert(job.came, id);
+    }
+
+    /// Others may be tried at its limits, except at the one that refused it.
+    fn end_trying(&mut self, id: JobId, refused_at: Option<LimitId>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.at != At::Trying {
+            return;
+        }
+        if let Some(limit) = refused_at {
+            job.at = At::Waiting(limit);
+        }
+        let needs = job.needs.clone();
+        for (limit, _) in needs {
+            let Some(line) = self.lines.get_mut(&limit) else { continue };
+            line.trying = None;
+            line.freed_meanwhile = false;
+            if Some(limit) != refused_at {
+                self.make_ready(limit);
+            }
+            self.tidy(limit);
+        }
+    }
+
+    fn make_ready(&mut self, limit: LimitId) {
+        if let Some(line) = self.lines.get_mut(&limit)
+            && !std::mem::replace(&mut line.is_ready, true)
+        {
+            self.ready.push_back(limit);
+        }
+    }
+
+    fn tidy(&mut self, limit: LimitId) {
+        if self.lines.get(&limit).is_some_and(|line| line.waiting.is_empty() && line.trying.is_none()) {
+            self.lines.remove(&limit);
+        }
+    }
+}
+
+impl Job {
+    fn needs_of(&self, limit: LimitId) -> u64 {
+        self.needs.iter().find(|(there, _)| *there == limit).map_or(0, |(_, amount)| *amount)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LimitId = 100;
+    const B: LimitId = 200;
+    const C: LimitId = 300;
+
+    fn lines(jobs: &[(JobId, &[(LimitId, u64)])]) -> Lines {
+        let mut lines = Lines::default();
+        for (id, needs) in jobs {
+            lines.join(*id, needs.iter().copied().collect());
+        }
+        lines
+    }
+
+    /// Everybody is tried until nobody has a turn; `refuses` says which limit refuses whom. Those who were served.
+    fn serve(lines: &mut Lines, refuses: impl Fn(JobId) -> Option<LimitId>) -> Vec<JobId> {
+        let mut served = Vec::new();
+        while let Some(id) = lines.next_turn() {
+            match refuses(id) {
+                Some(limit) => lines.refused(id, limit),
+                None => {
+                    lines.remove(id);
+                    served.push(id);
+                }
+            }
+        }
+        served
+    }
+
+    #[test]
+    fn those_with_the_same_limits_are_served_in_the_order_they_came() {
+        let mut lines = lines(&[(1, &[(A, 1), (B, 1)]), (2, &[(B, 1), (A, 1)]), (3, &[(A, 1), (B, 1)])]);
+        assert_eq!(serve(&mut lines, |_| None), [1, 2, 3]);
+        assert!(lines.is_empty() && lines.is_idle(A) && lines.is_idle(B));
+    }
+
+    #[test]
+    fn nobody_is_tried_behind_one_who_was_refused() {
+        let mut lines = lines(&[(1, &[(A, 5)]), (2, &[(A, 1)])]);
+        assert_eq!(serve(&mut lines, |id| (id == 1).then_some(A)), [0; 0], "2 would fit, but 1 came first");
+        assert_eq!(lines.next_turn(), None, "and nobody asks again by himself");
+        lines.freed(A);
+        assert_eq!(serve(&mut lines, |_| None), [1, 2]);
+    }
+
+    #[test]
+    fn one_who_is_blocked_holds_up_nobody_who_does_not_need_what_it_needs() {
+        // 1 waits for tenant B's limit; 2 shares only A with it.
+        let mut lines = lines(&[(1, &[(A, 1), (B, 1)]), (2, &[(A, 1), (C, 1)]), (3, &[(A, 1), (B, 1)])]);
+        assert_eq!(serve(&mut lines, |id| (id != 2).then_some(B)), [2]);
+        lines.freed(A);
+        assert_eq!(lines.next_turn(), None, "who waits for B is not tried because of A");
+        lines.freed(B);
+        assert_eq!(serve(&mut lines, |_| None), [1, 3]);
+    }
+
+    #[test]
+    fn who_moves_on_to_another_limit_keeps_its_turn() {
+        let mut lines = lines(&[(1, &[(A, 1), (B, 1)]), (2, &[(B, 1)])]);
+        assert_eq!(serve(&mut lines, |id| Some(if id == 1 { A } else { B })), [0; 0]);
+        // A has something for 1, but now B refuses it: 1 came before 2.
+        lines.freed(A);
+        assert_eq!(serve(&mut lines, |id| (id == 1).then_some(B)), [0; 0]);
+        assert_eq!(lines.place(2).map(|place| (place.position, place.ahead)), Some((1, 1)));
+        lines.freed(B);
+        assert_eq!(serve(&mut lines, |_| None), [1, 2]);
+    }
+
+    #[test]
+    fn what_comes_back_while_one_is_tried_is_not_missed() {
+        let mut lines = lines(&[(1, &[(A, 1)])]);
+        assert_eq!(lines.next_turn(), Some(1));
+        lines.freed(A);
+        assert_eq!(lines.next_turn(), None, "one at a time");
+        lines.refused(1, A);
+        assert_eq!(lines.next_turn(), Some(1));
+    }
+
+    #[test]
+    fn one_at_a_time_per_limit_and_others_beside_it() {
+        let mut lines = lines(&[(1, &[(A, 1)]), (2, &[(B, 1)]), (3, &[(A, 1), (B, 1)])]);
+        assert_eq!([lines.next_turn(), lines.next_turn(), lines.next_turn()], [Some(1), Some(2), None]);
+        lines.remove(1);
+        assert_eq!(lines.next_turn(), None, "3 needs B too");
+        lines.remove(2);
+        assert_eq!(lines.next_turn(), Some(3));
+    }
+
+    #[test]
+    fn who_leaves_makes_room_for_those_behind() {
+        let mut lines = lines(&[(1, &[(A, 9)]), (2, &[(A, 1)]), (3, &[(A, 2)])]);
+        serve(&mut lines, |_| Some(A));
+        let place = |lines: &Lines, id| lines.place(id).map(|place| (place.position, place.ahead, place.own));
+        assert_eq!(place(&lines, 3), Some((2, 10, 2)));
+        lines.remove(1);
+        assert_eq!(place(&lines, 3), Some((1, 1, 2)));
+        assert_eq!(serve(&mut lines, |_| None), [2, 3], "the one who was in the way is gone");
+        assert_eq!(place(&lines, 3), None);
+    }
+
+    /// Random jobs, limits and refusals: everybody is served in the end, and nobody before one who came earlier, needed
+    /// the same limits or more of them, and was not refused meanwhile.
+    #[test]
+    fn seeded_crowds_are_served_in_order() {
+        for seed in 0..200 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut lines = Lines::default();
+            let mut sets: AHashMap<Vec<LimitId>, Vec<JobId>> = AHashMap::new();
+            let mut served: Vec<JobId> = Vec::new();
+            let mut free = [3u64; 6];
+            let step = |lines: &mut Lines, free: &mut [u64; 6], served: &mut Vec<JobId>| {
+                while let Some(id) = lines.next_turn() {
+                    let needs = lines.needs(id);
+                    match needs.iter().find(|(limit, amount)| free[*limit as usize] < *amount) {
+                        Some((limit, _)) => lines.refused(id, *limit),
+                        None => {
+                            needs.iter().for_each(|(limit, amount)| free[*limit as usize] -= amount);
+                            lines.remove(id);
+                            served.push(id);
+                        }
+                    }
+                }
+            };
+            for id in 1..=120u128 {
+                let mut set: Vec<LimitId> = (0..6).filter(|_| rng.u8(..3) == 0).collect();
+                if set.is_empty() {
+                    set.push(rng.u128(0..6));
+                }
+                sets.entry(set.clone()).or_default().push(id);
+                lines.join(id, set.iter().map(|limit| (*limit, rng.u64(1..=3))).collect());
+                step(&mut lines, &mut free, &mut served);
+                let limit = rng.u128(0..6);
+                free[limit as usize] = (free[limit as usize] + rng.u64(0..=2)).min(5);
+                lines.freed(limit);
+                step(&mut lines, &mut free, &mut served);
+            }
+            for _ in 0..2000 {
+                let limit = rng.u128(0..6);
+                free[limit as usize] = (free[limit as usize] + 1).min(5);
+                lines.freed(limit);
+                step(&mut lines, &mut free, &mut served);
+            }
+            assert!(lines.is_empty(), "seed {seed}: {} were never served", lines.len());
+            for jobs in sets.values() {
+                let order: Vec<JobId> = served.iter().copied().filter(|id| jobs.contains(id)).collect();
+                assert_eq!(&order, jobs, "seed {seed}");
+            }
+        }
+    }
+}
