@@ -2,6 +2,8 @@
 //!
 //! Accounts and labels: one ledger, one code, an operator on the other side of every transfer.
 
+use std::sync::OnceLock;
+
 use tigerbeetle_unofficial as tb;
 
 use tb::error::CreateTransferErrorKind as Kind;
@@ -53,8 +55,10 @@ impl<'a> Names<'a> {
     }
 }
 
+/// On every transfer, so hashed once.
 pub fn operator_id() -> u128 {
-    digest_id(&["acct:operator"])
+    static ID: OnceLock<u128> = OnceLock::new();
+    *ID.get_or_init(|| digest_id(&["acct:operator"]))
 }
 
 pub fn operator_account() -> tb::Account {
