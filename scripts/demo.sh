@@ -46,7 +46,9 @@ fail() {
 
 declare -A pids=()
 stop() {
-    trap - EXIT INT TERM
+    trap - EXIT
+    # A second Ctrl-C must not leave half of them running.
+    trap '' INT TERM HUP
     local name pid
     # Who calls goes before who is called, so that nothing is lost.
     for name in envoy upstream sluice tigerbeetle; do
@@ -74,7 +76,8 @@ start() {
 exec_in_background() {
     local name=$1
     shift
-    "$@" >"$dir/log/$name" 2>&1 </dev/null &
+    # In a session of its own, because Ctrl-C goes to everything in the terminal's: each is ended by `stop`, in its order.
+    setsid "$@" >"$dir/log/$name" 2>&1 </dev/null &
     pids[$name]=$!
 }
 
@@ -166,7 +169,7 @@ fi
 
 trap stop EXIT
 trap 'exit 0' INT
-trap 'exit 143' TERM
+trap 'exit 143' TERM HUP
 start
 until_ready upstream is_open "$upstream"
 until_ready "Sluice with its ledger" is_ready "http://127.0.0.1:$admin/readyz"
@@ -179,7 +182,7 @@ if [[ ${1-} == check ]]; then
     check
 else
     tour
-    echo "Ctrl-C stops all of it. Logs: $dir/log"
+    echo "Ctrl-C stops all of it. Limits, to be edited: $dir/config/limits/llm.yaml. Logs: $dir/log"
     # Until one of them ends, which none should.
     wait -n -p ended "${pids[@]}" || true
     for name in "${names[@]}"; do

@@ -19,6 +19,7 @@
 //! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
 
 pub mod config;
+mod connections;
 mod error;
 mod gate;
 mod json;
@@ -102,17 +103,11 @@ pub fn router(admin: Admin, gate: Gate) -> Router {
 }
 
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(
-    listener: Listener,
-    admin: Admin,
-    gate: Gate,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
-    let router = router(admin, gate);
-    let stopped = stop.cancelled_owned();
+pub async fn serve(listener: Listener, admin: Admin, gate: Gate, stop: CancellationToken) {
+    let (router, within) = (router(admin, gate), connections::HEADERS_WITHIN);
     match listener {
-        Listener::Tcp(listener) => axum::serve(listener, router).with_graceful_shutdown(stopped).await,
-        Listener::Unix(listener) => axum::serve(listener, router).with_graceful_shutdown(stopped).await,
+        Listener::Tcp(listener) => connections::serve(listener, router, within, stop).await,
+        Listener::Unix(listener) => connections::serve(listener, router, within, stop).await,
     }
 }
 

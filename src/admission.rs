@@ -140,16 +140,14 @@ impl Admission {
             self.peek_the_rest(plan, &mut findings);
             return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
+        let decreasing = self.looks_at_decreasing(plan);
+        if decreasing != 0 && !leave_out(plan, &mut findings, decreasing) {
+            return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
+        }
         let pass = match self.turnstile.enter(enforced(plan)) {
             Ok(pass) => pass,
             Err(kept) if leave_out(plan, &mut findings, kept) => None,
-            Err(kept) => {
-                findings.failed |= kept;
-                self.count_per_limit(plan, &findings);
-                let hint = self.hint(snapshot, plan, &findings, Reason::OverLimit, now_ms);
-                self.peek_the_rest(plan, &mut findings);
-                return Ok(Decision::denied(plan, &findings, Reason::OverLimit, Some(hint.ms)));
-            }
+            Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
         };
         // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
         let reserved_at_unix_ms = clock::unix_ms();
@@ -270,6 +268,32 @@ impl Admission {
             }
             attempt += 1;
         }
+    }
+
+    /// A refusal that needs no ledger.
+    fn refuse(
+        &self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        mut findings: Findings,
+        failed: u32,
+        reason: Reason,
+        now_ms: u64,
+    ) -> Decision {
+        findings.failed |= failed;
+        self.count_per_limit(plan, &findings);
+        let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
+        self.peek_the_rest(plan, &mut findings);
+        Decision::denied(plan, &findings, reason, Some(hint.ms))
+    }
+
+    /// The requirements that only look at a limit, where it holds more than its capacity. Who takes from one hears it from
+    /// the ledger.
+    fn looks_at_decreasing(&self, plan: &Plan) -> u32 {
+        let looks = plan.requirements.iter().enumerate();
+        let looks = looks.filter(|(_, r)| r.amount == 0 && r.enforcement != Enforcement::Shadow);
+        let decreasing = looks.filter(|(_, r)| self.ledger.is_decreasing(&r.account, &r.spec));
+        decreasing.fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.

@@ -119,7 +119,11 @@ impl App {
             grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
         tasks.spawn(named("grpc", serving));
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        tasks.spawn(named("admin", admin::serve(admin_listener, admin_state, gate, stop_rest.clone())));
+        let serving_admin = admin::serve(admin_listener, admin_state, gate, stop_rest.clone());
+        tasks.spawn(async move {
+            serving_admin.await;
+            Ok(())
+        });
         tasks.spawn(until(stop_rest.clone(), waiter::run(Arc::clone(&service))));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
@@ -240,7 +244,7 @@ fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>, events: Events) -> R
             open_tigerbeetle(settings, metrics, *cluster, addresses, events)?
         }
     };
-    Ok(Ledger::new(backend, on_failure))
+    Ok(Ledger::new(backend, on_failure, Arc::clone(metrics)))
 }
 
 #[cfg(feature = "tigerbeetle")]

@@ -5,6 +5,7 @@
 mod codec;
 mod front;
 pub mod lease;
+mod opening;
 pub mod pb;
 pub mod queue;
 pub mod rls;
@@ -24,6 +25,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use self::front::Front;
+use self::opening::Opening;
 use crate::listen::Listener;
 use crate::retry::backoff;
 use crate::service::Service;
@@ -31,7 +33,10 @@ use crate::service::Service;
 /// Envoy opens one connection per worker and overshoots a low number: refused streams are failed calls.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 
-/// A dead peer is noticed within the sum of both.
+/// From the start of a connection to the client's preface.
+const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+
+/// From then on a dead peer is noticed within the sum of both.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -102,7 +107,8 @@ async fn accept(listener: &Listener, server: &Server) -> std::io::Result<()> {
         Listener::Tcp(listener) => {
             let (stream, _) = listener.accept().await?;
             // Small answers must not wait for an acknowledgement of the one before.
-            stream.set_nodelay(true)?;
+            // One that is gone already finds out by itself.
+            let _ = stream.set_nodelay(true);
             server.connect(stream);
         }
         Listener::Unix(listener) => server.connect(listener.accept().await?.0),
@@ -115,7 +121,8 @@ impl Server {
         let front = self.front.clone();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer = service_fn(move |request| Box::pin(front.clone().answer(request)));
-        let connection = self.calls.watch(self.http.serve_connection(TokioIo::new(stream), answer));
+        let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
+        let connection = self.calls.watch(self.http.serve_connection(stream, answer));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended");

@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 
 use crate::clock;
 use crate::limit::{Account, LeaseId, LimitKey, LimitSpec, Overage};
+use crate::telemetry::{LedgerFailure, Metrics};
 
 /// Transfers of one lease that happen together or not at all.
 #[derive(Debug, Clone)]
@@ -187,11 +188,23 @@ pub enum LedgerError {
     Full(usize),
 }
 
+impl LedgerError {
+    fn failure(&self) -> LedgerFailure {
+        match self {
+            Self::Unavailable(_) => LedgerFailure::Unavailable,
+            Self::TimedOut(_) => LedgerFailure::TimedOut,
+            Self::QueueFull { .. } => LedgerFailure::QueueFull,
+            Self::Full(_) => LedgerFailure::Full,
+        }
+    }
+}
+
 /// The ledger that this process was started with, and what to do when it fails.
 #[derive(Debug)]
 pub struct Ledger {
     backend: Backend,
     on_failure: OnFailure,
+    metrics: Arc<Metrics>,
     /// Answers while the real one is away, with a share of each capacity.
     local: memory::Memory,
 }
@@ -235,8 +248,9 @@ pub enum CapacityEvent {
 const COMPLETION_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Ledger {
-    pub fn new(backend: Backend, on_failure: OnFailure) -> Self {
-        Self { backend, on_failure, local: memory::Memory::default() }
+    pub fn new(backend: Backend, on_failure: OnFailure, metrics: Arc<Metrics>) -> Self {
+        metrics.memory_records_max.set(gauge(memory::RESERVATIONS_MAX));
+        Self { backend, on_failure, metrics, local: memory::Memory::default() }
     }
 
     pub fn on_failure(&self) -> OnFailure {
@@ -246,33 +260,39 @@ impl Ledger {
     /// Applies a chain that a caller waits for.
     pub async fn apply(&self, chain: Chain) -> Result<Outcome, LedgerError> {
         match &self.backend {
-            Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
+            Backend::Memory(memory) => self.counted(memory.apply(&chain, clock::monotonic_ms())),
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
                 OnFailure::Local { share } => {
-                    match tigerbeetle.apply(chain.clone(), tigerbeetle.timeout()).await {
+                    match self.counted(tigerbeetle.apply(chain.clone(), tigerbeetle.timeout()).await) {
                         Err(LedgerError::Unavailable(_) | LedgerError::TimedOut(_)) => {
-                            self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                            self.counted(self.local.apply(&chain.with_share(share), clock::monotonic_ms()))
                         }
                         answer => answer,
                     }
                 }
-                _ => tigerbeetle.apply(chain, tigerbeetle.timeout()).await,
+                _ => self.counted(tigerbeetle.apply(chain, tigerbeetle.timeout()).await),
             },
         }
+    }
+
+    /// A failure is counted here, where all are seen: what becomes of it is decided above, and not always by an error.
+    fn counted(&self, answer: Result<Outcome, LedgerError>) -> Result<Outcome, LedgerError> {
+        answer.inspect_err(|error| self.metrics.ledger_failed(error.failure()))
     }
 
     /// Applies a chain that settles a lease.
     pub async fn complete(&self, chain: Chain) -> Result<Outcome, LedgerError> {
         match &self.backend {
-            Backend::Memory(memory) => memory.apply(&chain, clock::monotonic_ms()),
+            Backend::Memory(memory) => self.counted(memory.apply(&chain, clock::monotonic_ms())),
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(tigerbeetle) => match self.on_failure {
                 // What was reserved here while the real one was away comes back here.
                 OnFailure::Local { share } if self.local.knows(&chain.lease) => {
-                    self.local.apply(&chain.with_share(share), clock::monotonic_ms())
+                    self.counted(self.local.apply(&chain.with_share(share), clock::monotonic_ms()))
                 }
-                _ => tigerbeetle.apply(chain, tigerbeetle.timeout().max(COMPLETION_TIMEOUT)).await,
+                _ => self
+                    .counted(tigerbeetle.apply(chain, tigerbeetle.timeout().max(COMPLETION_TIMEOUT)).await),
             },
         }
     }
@@ -296,6 +316,19 @@ impl Ledger {
             Backend::TigerBeetle(_) => {
                 let lifetime_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
                 account.sample(spec.capacity, lifetime_ms, now_ms)
+            }
+        }
+    }
+
+    /// Whether a limit holds more than its capacity, because that was lowered: as far as is known without a round trip.
+    pub fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
+        match &self.backend {
+            Backend::Memory(memory) => {
+                memory.balance(account, spec.capacity, clock::monotonic_ms()).capacity > spec.capacity
+            }
+            #[cfg(feature = "tigerbeetle")]
+            Backend::TigerBeetle(_) => {
+                account.is_decreasing() && account.funded().is_some_and(|funded| funded > spec.capacity)
             }
         }
     }
@@ -371,11 +404,16 @@ impl Ledger {
     /// Frees what expired, also for keys that nobody asks about any more.
     pub fn sweep(&self) {
         self.local.sweep(clock::monotonic_ms());
+        let mut records = self.local.records();
         match &self.backend {
-            Backend::Memory(memory) => memory.sweep(clock::monotonic_ms()),
+            Backend::Memory(memory) => {
+                memory.sweep(clock::monotonic_ms());
+                records += memory.records();
+            }
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(_) => {}
         }
+        self.metrics.memory_records.set(gauge(records));
     }
 
     /// Lets what is under way land.
@@ -387,6 +425,10 @@ impl Ledger {
             Backend::TigerBeetle(tigerbeetle) => tigerbeetle.close().await,
         }
     }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 impl Chain {

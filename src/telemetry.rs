@@ -31,8 +31,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Reason; 7] = [
-        Reason::Allowed,
+    /// Those of a denial.
+    const DENIALS: [Reason; 6] = [
         Reason::OverLimit,
         Reason::LimitDecreasing,
         Reason::RetryBudget,
@@ -164,12 +164,41 @@ struct ResultLabel {
     result: &'static str,
 }
 
+/// How the ledger failed to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LedgerFailure {
+    Unavailable,
+    TimedOut,
+    QueueFull,
+    Full,
+}
+
+impl LedgerFailure {
+    const ALL: [LedgerFailure; 4] =
+        [LedgerFailure::Unavailable, LedgerFailure::TimedOut, LedgerFailure::QueueFull, LedgerFailure::Full];
+
+    fn name(self) -> &'static str {
+        match self {
+            LedgerFailure::Unavailable => "unavailable",
+            LedgerFailure::TimedOut => "timed_out",
+            LedgerFailure::QueueFull => "queue_full",
+            LedgerFailure::Full => "full",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
 pub struct DomainCounters {
     allowed: Counter,
     allowed_unasked: Counter,
-    denied: [Counter; Reason::ALL.len()],
+    /// In the order of [`Reason::DENIALS`].
+    denied: [Counter; Reason::DENIALS.len()],
 }
 
 impl DomainCounters {
@@ -182,7 +211,8 @@ impl DomainCounters {
     }
 
     pub fn denied(&self, reason: Reason) {
-        self.denied[reason as usize].inc();
+        let place = Reason::DENIALS.iter().position(|it| *it == reason);
+        self.denied[place.expect("a denial must have a reason")].inc();
     }
 }
 
@@ -197,6 +227,10 @@ pub struct Metrics {
     pub ledger_batch_events: Histogram,
     pub ledger_batch_seconds: Histogram,
     pub ledger_queue_depth: Gauge,
+    /// In the order of [`LedgerFailure::ALL`].
+    ledger_errors: [Counter; LedgerFailure::ALL.len()],
+    pub memory_records: Gauge,
+    pub memory_records_max: Gauge,
     /// In the order of [`LeaseEvent::ALL`]: there from the start, so that a rate can be taken of each.
     leases: [Counter; LeaseEvent::ALL.len()],
     pub queue_depth: Gauge,
@@ -226,6 +260,9 @@ impl Default for Metrics {
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
+            ledger_errors: Default::default(),
+            memory_records: Gauge::default(),
+            memory_records_max: Gauge::default(),
             leases: Default::default(),
             queue_depth: Gauge::default(),
             // 10 ms to 22 minutes.
@@ -269,6 +306,16 @@ impl Metrics {
             "Chains waiting for the ledger",
             self.ledger_queue_depth.clone(),
         );
+        let errors = Family::<KindLabel, Counter>::default();
+        r.register("sluice_ledger_errors", "Calls that the ledger did not answer", errors.clone());
+        self.ledger_errors =
+            LedgerFailure::ALL.map(|kind| errors.get_or_create_owned(&KindLabel { kind: kind.name() }));
+        r.register(
+            "sluice_memory_records",
+            "Reservations and names that the memory ledger holds",
+            self.memory_records.clone(),
+        );
+        r.register("sluice_memory_records_max", "How many it can hold", self.memory_records_max.clone());
         let leases = Family::<EventLabel, Counter>::default();
         r.register("sluice_leases", "What became of leases", leases.clone());
         self.leases =
@@ -294,6 +341,10 @@ impl Metrics {
             self.retry_budget_ratio.clone(),
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
+        // There before the first mistake, or an alert on its increase would miss that one.
+        for result in ["ok", "error"] {
+            drop(self.reloads.get_or_create(&ResultLabel { result }));
+        }
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
         r.register("sluice_limit_debt", "Debt of named limits", self.limit_debt.clone());
@@ -317,8 +368,12 @@ impl Metrics {
         Arc::new(DomainCounters {
             allowed: counter("OK", Reason::Allowed),
             allowed_unasked: counter("OK", Reason::BackendError),
-            denied: Reason::ALL.map(|reason| counter("OVER_LIMIT", reason)),
+            denied: Reason::DENIALS.map(|reason| counter("OVER_LIMIT", reason)),
         })
+    }
+
+    pub fn ledger_failed(&self, failure: LedgerFailure) {
+        self.ledger_errors[failure as usize].inc();
     }
 
     /// Counts it; how many of its kind there have been.

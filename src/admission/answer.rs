@@ -7,10 +7,14 @@ use smallvec::SmallVec;
 use super::Findings;
 use crate::lease::Lease;
 use crate::ledger;
-use crate::limit::{Kind, LeaseId, LimitKey, Unit};
+use crate::limit::{Account, Kind, LeaseId, LimitKey, Unit};
 use crate::registry::{Enforcement, Plan, Requirement, Wanted};
 use crate::retry::RetryHint;
 use crate::telemetry::Reason;
+
+/// Of a LimitKey in a header; the rest is cut, because values come from clients and a response whose headers are too long
+/// is none.
+const HEADER_BYTES_MAX: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
@@ -48,10 +52,20 @@ impl Denial {
         let hint = self.retry_after_ms.map(|ms| RetryHint { ms });
         let retry_after = hint.map(|hint| ("retry-after", hint.retry_after_seconds().to_string()));
         let retry_after_ms = hint.map(|hint| ("retry-after-ms", hint.ms.to_string()));
-        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", limit.as_str().to_owned()));
+        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", in_a_header(limit)));
         let reason = Some(("x-sluice-reason", self.reason.name().to_owned()));
         [retry_after, retry_after_ms, limit, reason].into_iter().flatten()
     }
+}
+
+/// The whole key, or where it is too long its beginning and the id of its account, so that it is still nobody else's.
+fn in_a_header(key: &LimitKey) -> String {
+    let text = key.as_str();
+    if text.len() <= HEADER_BYTES_MAX {
+        return text.to_owned();
+    }
+    let rest = format!("...{:032x}", Account::new(key.clone()).id);
+    format!("{}{rest}", &text[..text.floor_char_boundary(HEADER_BYTES_MAX - rest.len())])
 }
 
 /// The answer to one descriptor.

@@ -30,6 +30,8 @@ pub struct Envoy {
 pub struct Setup {
     bootstrap: String,
     upstream: axum::Router,
+    /// Ports that the upstream is said to have; `None`: its own.
+    hosts: Vec<Option<u16>>,
     patient: bool,
 }
 
@@ -41,16 +43,21 @@ impl Envoy {
 
     pub fn of(bootstrap: &str) -> Setup {
         let upstream = axum::Router::new().fallback(async || "from the upstream");
-        Setup { bootstrap: bootstrap.to_owned(), upstream, patient: true }
+        Setup { bootstrap: bootstrap.to_owned(), upstream, hosts: vec![None], patient: true }
     }
 
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         http::send(self.address, "GET", path, headers, "").await
     }
 
+    /// What its own admin port says.
+    pub async fn admin(&self, path: &str) -> String {
+        http::get(self.admin, path).await.body
+    }
+
     /// A counter of Envoy's own.
     pub async fn stat(&self, name: &str) -> u64 {
-        let text = http::get(self.admin, &format!("/stats?filter=^{name}$")).await.body;
+        let text = self.admin(&format!("/stats?filter=^{name}$")).await;
         let value = text.trim().strip_prefix(&format!("{name}: ")).map(str::parse);
         value.unwrap_or_else(|| panic!("no {name} in `{text}`")).expect("a counter is a number")
     }
@@ -60,6 +67,18 @@ impl Setup {
     /// Another upstream than one that answers everything.
     pub fn before(mut self, upstream: axum::Router) -> Self {
         self.upstream = upstream;
+        self
+    }
+
+    /// With these hosts beside the upstream's own.
+    pub fn upstream_beside(mut self, ports: &[u16]) -> Self {
+        self.hosts.extend(ports.iter().map(|port| Some(*port)));
+        self
+    }
+
+    /// With these hosts instead of the upstream's own.
+    pub fn upstream_at(mut self, ports: &[u16]) -> Self {
+        self.hosts = ports.iter().map(|port| Some(*port)).collect();
         self
     }
 
@@ -82,15 +101,21 @@ impl Setup {
         if self.patient {
             self = PATIENCE.iter().fold(self, |setup, (from, to)| setup.changed(from, to));
         }
-        for (from, to) in [(9901, 0), (10_000, 0), (10_001, upstream.port)] {
-            self = self.changed(&format!("port_value: {from}}}"), &format!("port_value: {to}}}"));
+        for from in [9901, 10_000] {
+            self = self.changed(&format!("port_value: {from}}}"), "port_value: 0}");
         }
+        let hosts: Vec<u16> = self.hosts.iter().map(|port| port.unwrap_or(upstream.port)).collect();
+        let setup = self.with_hosts(10_001, &hosts).with_hosts(8081, sluice_ports);
+        run(&setup.bootstrap, upstream).await
+    }
+
+    /// These ports in the place of the one in the file.
+    fn with_hosts(self, port: u16, ports: &[u16]) -> Self {
         let endpoint = |port: &u16| {
             format!("- endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}")
         };
-        let endpoints: Vec<String> = sluice_ports.iter().map(endpoint).collect();
-        self = self.changed(&endpoint(&8081), &endpoints.join("\n              "));
-        run(&self.bootstrap, upstream).await
+        let endpoints: Vec<String> = ports.iter().map(endpoint).collect();
+        self.changed(&endpoint(&port), &endpoints.join("\n              "))
     }
 }
 

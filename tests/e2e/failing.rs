@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::envoy::{Envoy, FAIL_CLOSED, RATELIMIT};
+use crate::silent::Silent;
 use crate::sluice::{Sluice, directory, serve};
 use crate::wait::until;
 
@@ -118,31 +119,6 @@ async fn with_one_of_two_out_of_reach_limits_hold() {
     }
     let tried = envoys.open.stat("cluster.sluice.upstream_cx_connect_timeout").await;
     assert!(tried > 0, "the silent host must have been tried");
-}
-
-/// A port where connections are never made: its queue of those to accept is full.
-struct Silent {
-    port: u16,
-    _held: Vec<tokio::net::TcpStream>,
-    _listener: tokio::net::TcpListener,
-}
-
-impl Silent {
-    async fn start() -> Self {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let listener = socket.listen(1).unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut held = Vec::new();
-        for _ in 0..100 {
-            let connecting = tokio::net::TcpStream::connect(address);
-            match tokio::time::timeout(Duration::from_millis(300), connecting).await {
-                Ok(connected) => held.push(connected.unwrap()),
-                Err(_) => return Self { port: address.port(), _held: held, _listener: listener },
-            }
-        }
-        panic!("the queue of {address} is never full");
-    }
 }
 
 /// TigerBeetle is away: Sluice says so instead of guessing, and Envoy decides.

@@ -20,9 +20,11 @@ mod wait;
 mod tigerbeetle;
 
 mod envoy;
+mod silent;
 mod upstream;
 
 mod bootstraps;
+mod dashboard;
 mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
@@ -31,5 +33,6 @@ mod limited;
 mod live;
 mod manifests;
 mod options;
+mod retries;
 #[cfg(feature = "tigerbeetle")]
 mod tour;

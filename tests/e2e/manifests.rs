@@ -1,12 +1,13 @@
 //! What envoy/istio and envoy/envoy-gateway put into other people's proxies: the Envoy parts are taken out, and Envoy has to
-//! take them. The files in the ConfigMap are ones that Sluice takes.
+//! take them. The Deployments are ones that Sluice starts with.
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::envoy::{FAIL_CLOSED, LEASES, RATELIMIT, validate};
-use crate::sluice::{directory, run, sluice};
+use crate::http;
+use crate::sluice::{Sluice, directory, run, serve, sluice};
 
 /// The documents of a manifest.
 fn documents(name: &str) -> Vec<Value> {
@@ -158,27 +159,63 @@ fn failing_closed_differs_in_what_it_says() {
     assert_eq!(open, closed);
 }
 
-/// Each Deployment mounts files of the ConfigMap where Sluice looks for them, and the ledger is one it knows.
-#[test]
-fn the_files_in_the_config_map_are_right() {
+/// The files of a Deployment's ConfigMap, where it mounts them.
+fn mounted(pod: &Value) -> Vec<(String, String)> {
     let data = &documents("istio/config.yaml")[0]["data"];
+    let file = |item: &Value| {
+        let text = data[item["key"].as_str().unwrap()].as_str().expect("a key of the ConfigMap");
+        (format!("config/{}", item["path"].as_str().unwrap()), text.to_owned())
+    };
+    list(&pod["volumes"][0]["configMap"]["items"]).iter().map(file).collect()
+}
+
+/// Each Deployment mounts files where Sluice looks for them, and with them and its variables Sluice starts: here with
+/// secrets in another place, on free ports, and on the embedded ledger.
+#[tokio::test]
+async fn the_deployments_start() {
     for (name, container) in [("istio/sidecar.yaml", "initContainers"), ("istio/shared.yaml", "containers")] {
         let pod = documents(name)[0]["spec"]["template"]["spec"].clone();
-        let items = list(&pod["volumes"][0]["configMap"]["items"]);
-        let file = |item: &Value| {
-            let text = data[item["key"].as_str().unwrap()].as_str().expect("a key of the ConfigMap");
-            (item["path"].as_str().unwrap().to_owned(), text.to_owned())
-        };
-        let files: Vec<(String, String)> = items.iter().map(file).collect();
-        let files: Vec<(&str, &str)> =
-            files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-        let dir = directory(&files);
-        let checked = run(&mut sluice(dir.path(), &["check", "--config-dir", "."]));
+        let files = mounted(&pod);
+        let dir =
+            directory(&files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>());
+        let checked = run(&mut sluice(dir.path(), &["check"]));
         assert_eq!((checked.code, checked.stderr.as_str()), (0, ""), "{name}: {checked:?}");
 
-        let env = list(&pod[container][0]["env"]);
-        let ledger = env.iter().find(|variable| variable["name"] == "SLUICE_LEDGER").expect("a ledger");
-        let uri = ledger["value"].as_str().unwrap();
-        assert!(uri.parse::<::sluice::config::settings::value::LedgerUri>().is_ok(), "{name}: {uri}");
+        let settings = dir.path().join("config/sluice.yaml");
+        let text = std::fs::read_to_string(&settings).unwrap();
+        std::fs::write(settings, text.replace("/run/secrets/sluice", &dir.path().display().to_string()))
+            .unwrap();
+        std::fs::write(dir.path().join("secrets"), "0123456789abcdef0123456789abcdef\n").unwrap();
+        // What the image sets.
+        let mut command = serve(dir.path(), &[]);
+        command.env("SLUICE_GRPC", "0.0.0.0:0").env("SLUICE_ADMIN", "127.0.0.1:0");
+        for variable in list(&pod[container][0]["env"]) {
+            let value = variable["value"].as_str().unwrap_or("the token");
+            match variable["name"].as_str().unwrap() {
+                "SLUICE_LEDGER" => {
+                    let uri = value.parse::<::sluice::config::settings::value::LedgerUri>();
+                    assert!(uri.is_ok(), "{name}: {value}");
+                }
+                variable => {
+                    let free = value.replace(":8080", ":0").replace(":8081", ":0");
+                    command.env(variable, free);
+                }
+            }
+        }
+        let sluice = Sluice::start(dir, command).await;
+        for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+            if let Some(path) = pod[container][0][probe]["httpGet"]["path"].as_str() {
+                assert_eq!(http::get(sluice.admin, path).await.status, 200, "{name}: {path}");
+            }
+        }
+        // Beyond loopback nobody without the token.
+        let is_open = sluice.admin.ip().is_loopback();
+        assert_eq!(
+            http::get(sluice.admin, "/metrics").await.status,
+            if is_open { 200 } else { 401 },
+            "{name}"
+        );
+        let token = [("authorization", "Bearer the token")];
+        assert_eq!(http::send(sluice.admin, "GET", "/metrics", &token, "").await.status, 200, "{name}");
     }
 }

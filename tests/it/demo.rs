@@ -7,9 +7,6 @@ use std::process::Command;
 use ::sluice::config;
 use serde_json::Value;
 
-use crate::http;
-use crate::sluice::{Sluice, directory, serve};
-
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -60,6 +57,7 @@ fn compose_starts_what_the_demo_starts() {
     let compose = compose();
     let mut composed = BTreeMap::new();
     for (name, service) in services(&compose).filter(|(name, _)| planned.contains_key(*name)) {
+        assert!(service["environment"].is_null(), "{name}: the demo sets no variables");
         let mut command = words(&service["entrypoint"]);
         if name == "sluice" {
             assert!(read("Dockerfile").contains("ENTRYPOINT [\"sluice\"]"));
@@ -95,6 +93,21 @@ fn compose_mounts_what_the_demo_copies() {
     assert!(script.contains("envoy/leases.yaml >\"$dir/envoy.yaml\""));
 }
 
+/// Where Docker's own reader of the file is there, it has to take it.
+#[test]
+fn compose_is_read_by_docker() {
+    let compose = |arguments: &[&str]| {
+        let mut command = Command::new("docker");
+        command.current_dir(root()).arg("compose").args(arguments).output()
+    };
+    if !compose(&["version"]).is_ok_and(|output| output.status.success()) {
+        eprintln!("no `docker compose` on this machine: docker-compose.yaml is compared, and not read by it");
+        return;
+    }
+    let output = compose(&["config", "--quiet"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn every_container_has_a_version_and_a_health_check() {
     let compose = compose();
@@ -119,37 +132,9 @@ fn every_container_has_a_version_and_a_health_check() {
     assert_eq!(versions["sluice"], env!("CARGO_PKG_VERSION"));
 }
 
-/// The dashboard asks for metrics that are there, and the demo's files have nothing to complain about.
-#[tokio::test]
-async fn the_dashboard_shows_metrics_that_sluice_has() {
+#[test]
+fn the_files_of_the_demo_have_nothing_to_complain_about() {
     let loaded = config::load(Some(&root().join("demo/config")));
     let warnings = loaded.map(|loaded| loaded.hot.warnings).map_err(|problems| format!("{problems:#?}"));
     assert_eq!(warnings, Ok(vec![]));
-
-    let mut command =
-        serve(root(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", "memory"]);
-    let dir = directory(&[]);
-    command.args(["--config-dir", "demo/config", "--state-dir"]).arg(dir.path().join("state"));
-    let sluice = Sluice::start(dir, command).await;
-    let metrics = http::get(sluice.admin, "/metrics").await.body;
-    let dashboard: Value = serde_json::from_str(&read("demo/grafana/sluice.json")).unwrap();
-    let readme = read("README.md");
-    let mut seen = 0;
-    for panel in dashboard["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().unwrap() {
-            let query = target["expr"].as_str().unwrap();
-            for name in query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-                if name.starts_with("sluice_") {
-                    // One that counts what has not happened yet is not there yet; the README lists them all.
-                    let named = |rest: &str| rest.starts_with(['{', ' ', '`']);
-                    let there = [&metrics, &readme]
-                        .iter()
-                        .any(|text| text.match_indices(name).any(|(at, _)| named(&text[at + name.len()..])));
-                    assert!(there, "{}: no {name} in\n{metrics}", panel["title"]);
-                    seen += 1;
-                }
-            }
-        }
-    }
-    assert!(seen > 10, "{seen}");
 }

@@ -54,6 +54,7 @@ async fn a_decrease_survives_a_restart() {
     assert_eq!((&limit["capacity"], &limit["pending_decrease_to"]), (&10.into(), &5.into()));
     // The one of its own is found out by the next request, as there may be millions.
     assert!(app.say("own=x").await.starts_with("limit_decreasing d:own=x:n;"));
+    assert!(app.say("own=x x0").await.starts_with("limit_decreasing d:own=x:n;"), "a look hears the same");
     within("both in the state", async || {
         let remembered = remembered(&app);
         if remembered.len() == 2 { Ok(()) } else { Err(format!("{remembered:?}")) }
@@ -81,6 +82,7 @@ async fn a_decrease_survives_a_restart() {
         if remembered.is_empty() { Ok(()) } else { Err(format!("{remembered:?}")) }
     })
     .await;
+    assert!(app.say("own=x x0").await.starts_with("ok "));
     assert!(app.say("all=x x5 + own=x x5").await.starts_with("ok "));
     app.app.stop().await;
 }

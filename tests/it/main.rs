@@ -28,6 +28,7 @@ mod app;
 mod cli;
 mod footprint;
 mod malformed;
+mod observed;
 mod hints;
 mod matching;
 

@@ -142,6 +142,12 @@ async fn when_the_ledger_fails_the_policy_decides() {
         .post("/json", r#"{"domain":"d","descriptors":[{"entries":[{"key":"path","value":"/x"}]}]}"#)
         .await;
     assert_eq!(json.status, 503, "{json:?}");
+    for app in &apps {
+        let metrics = app.get("/metrics").await.body;
+        assert!(!metrics.contains("sluice_ledger_errors_total{kind=\"unavailable\"} 0\n"), "{metrics}");
+    }
+    let metrics = error.get("/metrics").await.body;
+    assert!(metrics.contains("sluice_ledger_errors_total{kind=\"timed_out\"} 1\n"), "{metrics}");
 
     server.restart();
     for app in &apps {

@@ -186,6 +186,7 @@ impl<'r> Reader<'r> {
         let kind = spec.as_ref().map_or(Kind::Rolling { window_seconds: NonZeroU32::MIN }, |spec| spec.kind);
         let cost = spec::cost(&fields, kind);
         let (spec, (cost, reconcile)) = (spec?, cost?);
+        spec::check_fit(&fields, cost, spec.capacity);
         let name: Arc<str> = name?.into();
         let target = Target::Derived;
         Some(Rule {
@@ -214,6 +215,7 @@ impl<'r> Reader<'r> {
             }
         };
         let (cost, reconcile) = spec::cost(&fields, limit.spec.kind)?;
+        spec::check_fit(&fields, cost, limit.spec.capacity);
         let (spec, name) = (Arc::clone(&limit.spec), Arc::<str>::from(key));
         let target = Target::Named(limit);
         Some(Rule { target, spec, suffix: name.clone(), name, cost, reconcile, replaces: Vec::new() })

@@ -140,3 +140,13 @@ pub fn cost(fields: &Fields<'_>, kind: Kind) -> Option<(Cost, bool)> {
     })?;
     Some((cost, reconcile))
 }
+
+/// A cost that no state of the limit has room for. A capacity of 0 is meant to block.
+pub fn check_fit(fields: &Fields<'_>, cost: Cost, capacity: u64) {
+    if let Cost::Fixed(cost) = cost
+        && cost > capacity
+        && capacity > 0
+    {
+        fields.warn("cost", &format!("is more than the capacity of {capacity}: every request is denied"));
+    }
+}

@@ -215,9 +215,21 @@ fn what_is_probably_not_meant_is_a_warning() {
             "limits: [{name: a, kind: concurrency, capacity: 1, timeout_seconds: 1, overage: debt}]",
             "a:4: descriptors[0].limits[0].overage: has no effect: what a concurrency limit holds is given back whole",
         ),
+        (
+            "limits: [{name: a, kind: rolling, capacity: 3, window_seconds: 1, cost: 4}]",
+            "a:4: descriptors[0].limits[0].cost: is more than the capacity of 3: every request is denied",
+        ),
+        ("limits: [{name: a, kind: rolling, capacity: 3, window_seconds: 1, cost: 3}]", ""),
+        ("limits: [{name: a, kind: rolling, capacity: 0, window_seconds: 1, cost: 1}]", ""),
     ] {
         assert_eq!(lines(&load(&[&descriptor(text)]).warnings), expected);
     }
+    let named = "limits: [{key: n, kind: concurrency, capacity: 3, timeout_seconds: 1}]";
+    let text = format!("domain: d\n{named}\ndescriptors: [{{key: k, limits: [{{ref: n, cost: 4}}]}}]");
+    assert_eq!(
+        lines(&load(&[&text]).warnings),
+        "a:3: descriptors[0].limits[0].cost: is more than the capacity of 3: every request is denied"
+    );
 }
 
 #[test]
