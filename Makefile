@@ -31,8 +31,16 @@ deny: tools ## licenses and sources of the dependencies (advisories need a datab
 	.tools/bin/cargo-deny $(LOCKED) --all-features check bans licenses sources
 
 .PHONY: bench
-bench: tools ## the benchmarks, with a table of results
-	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features
+bench: tools bench-tools ## one run, one table: Sluice on both ledgers against its ceilings, and instruction counts
+	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features --bench table
+
+.PHONY: bench-instructions
+bench-instructions: tools bench-tools ## only the instructions per decision, which are not noise (benches/instructions.txt)
+	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features --bench table -- instructions
+
+.PHONY: bench-tools
+bench-tools: # h2load and valgrind
+	@scripts/tools.sh bench
 
 .PHONY: demo
 demo: tools build-tigerbeetle ## Envoy, TigerBeetle, Sluice and an upstream on loopback, and the curl lines to try

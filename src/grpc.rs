@@ -3,6 +3,7 @@
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
 mod codec;
+mod front;
 pub mod lease;
 mod opening;
 pub mod pb;
@@ -13,12 +14,17 @@ pub mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_stream::StreamExt;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpIncoming;
+use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use self::front::Front;
 use self::opening::Opening;
 use crate::listen::Listener;
 use crate::retry::backoff;
@@ -50,23 +56,13 @@ impl Health {
     }
 }
 
-/// A connection that can't be accepted is most often one too many for the process: asking again at once would only
-/// keep a core busy.
-async fn unhurried<C>(accepted: std::io::Result<C>) -> std::io::Result<Opening<C>> {
-    if let Err(error) = &accepted {
-        tracing::warn!(%error, "a connection could not be accepted");
-        tokio::time::sleep(backoff::delay(backoff::ATTEMPTS_MAX, |n| fastrand::u64(0..=n))).await;
-    }
-    accepted.map(|stream| Opening::new(stream, PREFACE_WITHIN))
-}
-
 /// Serves until `stop`, then lets calls in flight finish.
 pub async fn serve(
     listener: Listener,
     service: Arc<Service>,
     stop: CancellationToken,
     health: impl FnOnce(Health),
-) -> Result<(), tonic::transport::Error> {
+) -> std::io::Result<()> {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     health(Health(reporter));
     let descriptors = || {
@@ -78,28 +74,73 @@ pub async fn serve(
     // Older tools ask for the older name.
     let (reflection, reflection_alpha) =
         (descriptors().build_v1().expect(readable), descriptors().build_v1alpha().expect(readable));
-    let router = tonic::transport::Server::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        // Envoy resets a call that took too long. After a stall that is all of them at once, and the default of 20 would
-        // close the connection and fail every other call on it.
-        .http2_max_pending_accept_reset_streams(Some(STREAMS_PER_CONNECTION_MAX as usize))
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .add_service(rls::RateLimitServer::new(Arc::clone(&service)))
-        .add_service(lease::server(service))
+    let routes = Routes::new(rls::RateLimitServer::new(Arc::clone(&service)))
+        .add_service(lease::server(Arc::clone(&service)))
         .add_service(health_service)
         .add_service(reflection)
         .add_service(reflection_alpha);
-    let stopped = stop.cancelled_owned();
-    match listener {
-        Listener::Tcp(listener) => {
-            // Small answers must not wait for an acknowledgement of the one before.
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true)).then(unhurried);
-            router.serve_with_incoming_shutdown(incoming, stopped).await
-        }
-        Listener::Unix(listener) => {
-            let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener).then(unhurried);
-            router.serve_with_incoming_shutdown(incoming, stopped).await
+    let server = Server {
+        front: Front { service, routes: routes.prepare() },
+        http: http(),
+        calls: GracefulShutdown::new(),
+    };
+    while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &server)).await {
+        if let Err(error) = accepted {
+            // Most often it is one too many for the process: asking again at once would only keep a core busy.
+            tracing::warn!(%error, "a connection could not be accepted");
+            tokio::time::sleep(backoff::delay(backoff::ATTEMPTS_MAX, |n| fastrand::u64(0..=n))).await;
         }
     }
+    drop(listener);
+    server.calls.shutdown().await;
+    Ok(())
+}
+
+struct Server {
+    front: Front,
+    http: http2::Builder<TokioExecutor>,
+    calls: GracefulShutdown,
+}
+
+async fn accept(listener: &Listener, server: &Server) -> std::io::Result<()> {
+    match listener {
+        Listener::Tcp(listener) => {
+            let (stream, _) = listener.accept().await?;
+            // Small answers must not wait for an acknowledgement of the one before.
+            // One that is gone already finds out by itself.
+            let _ = stream.set_nodelay(true);
+            server.connect(stream);
+        }
+        Listener::Unix(listener) => server.connect(listener.accept().await?.0),
+    }
+    Ok(())
+}
+
+impl Server {
+    fn connect(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let front = self.front.clone();
+        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
+        let answer = service_fn(move |request| Box::pin(front.clone().answer(request)));
+        let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
+        let connection = self.calls.watch(self.http.serve_connection(stream, answer));
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended");
+            }
+        });
+    }
+}
+
+fn http() -> http2::Builder<TokioExecutor> {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        // Envoy resets a call that took too long. After a stall that is all of them at once, and the default of 20 would
+        // close the connection and fail every other call on it.
+        .max_pending_accept_reset_streams(STREAMS_PER_CONNECTION_MAX as usize)
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        // Nobody reads it in a gRPC answer.
+        .auto_date_header(false);
+    http
 }

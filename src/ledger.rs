@@ -42,6 +42,8 @@ pub struct Chain {
 pub enum Keep {
     /// Nobody: hits of one moment may be counted together.
     Nothing,
+    /// Nobody but its caller, who may leave while it waits for something else and then gives it back.
+    ForUndo,
     /// A completion may void it.
     ForCompletion,
     /// The caller chose the name and may send it again, also when it was refused; nobody completes it.

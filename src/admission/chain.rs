@@ -20,6 +20,7 @@ pub fn chain_of(
     let mut members = SmallVec::new();
     let mut transfers = SmallVec::new();
     let mut completed = false;
+    let shadowed = plan.requirements.iter().any(|r| r.enforcement == Enforcement::Shadow);
     for (index, requirement) in plan.requirements.iter().enumerate() {
         let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
         if !counts || left_out & (1 << index) != 0 {
@@ -29,7 +30,12 @@ pub fn chain_of(
         members.push(index);
         transfers.push(transfer_of(requirement));
     }
-    (Chain { lease: lease.clone(), keep: keep(name, completed), transfers }, members)
+    let keep = match keep(name, completed) {
+        // Its caller may leave while the shadows are being counted.
+        Keep::Nothing if shadowed => Keep::ForUndo,
+        keep => keep,
+    };
+    (Chain { lease: lease.clone(), keep, transfers }, members)
 }
 
 /// The chain of one requirement alone.

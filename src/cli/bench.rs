@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
 use super::try_it::{connect, request};
@@ -46,6 +47,8 @@ struct Schedule {
     /// Between two requests; `None` for a closed loop.
     gap: Option<Duration>,
     next: AtomicU64,
+    /// Requests that are due and not yet taken.
+    due: Semaphore,
 }
 
 impl Schedule {
@@ -54,15 +57,37 @@ impl Schedule {
         let due = match self.gap {
             None => clock::instant(),
             Some(gap) => {
-                let n = self.next.fetch_add(1, Ordering::Relaxed);
-                self.start + Duration::from_secs_f64(gap.as_secs_f64() * n as f64)
+                self.due.acquire().await.ok()?.forget();
+                self.at(gap, self.next.fetch_add(1, Ordering::Relaxed))
             }
         };
-        if due >= self.end {
-            return None;
+        (due < self.end).then_some(due)
+    }
+
+    fn at(&self, gap: Duration, n: u64) -> Instant {
+        self.start + Duration::from_secs_f64(gap.as_secs_f64() * n as f64)
+    }
+
+    /// Says when a request is due. On a thread of its own: the runtime's timer goes by whole milliseconds, and would be
+    /// most of what is measured.
+    fn keep_time(&self, gap: Duration) {
+        let mut told = 0;
+        loop {
+            let now = clock::instant();
+            let mut news = 0;
+            while self.at(gap, told + news) <= now {
+                news += 1;
+            }
+            told += news;
+            self.due.add_permits(usize::try_from(news).unwrap_or(0));
+            let next = self.at(gap, told);
+            if next >= self.end {
+                // Whoever waits is told that it is over.
+                std::thread::sleep(self.end.saturating_duration_since(clock::instant()));
+                return self.due.close();
+            }
+            std::thread::sleep(next.saturating_duration_since(clock::instant()));
         }
-        tokio::time::sleep_until(due.into()).await;
-        Some(due)
     }
 }
 
@@ -86,7 +111,11 @@ async fn load(args: &BenchArgs) -> anyhow::Result<(Seen, Duration)> {
     let start = clock::instant();
     let gap = args.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));
     let end = start + Duration::from_secs(args.seconds);
-    let schedule = Arc::new(Schedule { start, end, gap, next: AtomicU64::new(0) });
+    let schedule = Arc::new(Schedule { start, end, gap, next: AtomicU64::new(0), due: Semaphore::new(0) });
+    if let Some(gap) = gap {
+        let schedule = Arc::clone(&schedule);
+        std::thread::spawn(move || schedule.keep_time(gap));
+    }
     let mut callers = tokio::task::JoinSet::new();
     for n in 0..args.in_flight {
         let channel = channels[n % channels.len()].clone();

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
-use tonic::transport::server::Connected;
 
 /// `PRI * HTTP/2.0` and what follows it, which every client sends first.
 const PREFACE_BYTES: usize = 24;
@@ -78,14 +77,6 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Opening<C> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
-    }
-}
-
-impl<C: Connected> Connected for Opening<C> {
-    type ConnectInfo = C::ConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
     }
 }
 

@@ -26,7 +26,7 @@ use crate::registry::{Ask, OverrideLimit};
 use crate::service::Service;
 
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Metadata that names a request, so that Envoy's own retry of it charges once.
 pub const REQUEST_ID: &str = "x-sluice-request-id";
@@ -35,7 +35,7 @@ pub const REQUEST_ID: &str = "x-sluice-request-id";
 pub const DESCRIPTORS_MAX: usize = 64;
 pub const ENTRIES_MAX: usize = 64;
 
-/// The service on the wire. Hand-written only because of its codec.
+/// The service on the wire, for requests that [`super::front`] leaves to tonic. Hand-written only because of its codec.
 #[derive(Debug, Clone)]
 pub struct RateLimitServer {
     service: Arc<Service>,

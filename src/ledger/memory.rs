@@ -209,7 +209,7 @@ impl Core {
     }
 
     fn find(&self, chain: &Chain, slot: u32, purpose: Purpose) -> Option<&Record> {
-        if chain.keep == Keep::Nothing || slot == NONE {
+        if is_anonymous(chain) || slot == NONE {
             return None;
         }
         self.store.find(chain.lease.bits(), slot, purpose).map(|at| self.store.record(at))
@@ -261,7 +261,7 @@ impl Core {
 
     /// From here on it succeeds.
     fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
-        let lease = if chain.keep == Keep::Nothing { 0 } else { chain.lease.bits() };
+        let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
             let tried =
@@ -295,7 +295,7 @@ impl Core {
     fn hold(&mut self, chain: &Chain, lease: u128, slot: u32, purpose: Purpose, hold: Hold, now_ms: u64) {
         let lifetime_ms = u64::from(hold.lifetime_seconds.get()) * 1000;
         match chain.keep {
-            Keep::Nothing => self.store.count(slot, hold.amount, now_ms, lifetime_ms),
+            Keep::Nothing | Keep::ForUndo => self.store.count(slot, hold.amount, now_ms, lifetime_ms),
             // Nobody gives it back by name, so only the name has a record, and only while it may be sent again.
             Keep::Name => {
                 self.store.count(slot, hold.amount, now_ms, lifetime_ms);
@@ -335,6 +335,11 @@ impl Core {
         let record = Record::name_only(chain.lease.bits(), slot, purpose, Fate::Refused, hold.amount);
         self.store.insert(record, now_ms + RETRY_MEMORY_MS);
     }
+}
+
+/// Nobody can leave in the middle of what never waits, so nothing is ever undone here.
+fn is_anonymous(chain: &Chain) -> bool {
+    matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
 }
 
 /// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.

@@ -8,6 +8,7 @@ mod batch;
 mod provision;
 mod reader;
 mod session;
+mod sum;
 mod wire;
 mod worker;
 
@@ -23,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::session::Cluster;
 use self::session::{EVENTS_MAX_DEVELOPMENT, Session, SessionError};
+use self::sum::Sum;
 pub use self::wire::TransferIds;
 use super::{Action, Balance, CapacityEvent, Chain, LedgerError, Outcome, Outlook, Verdict, Want};
 use crate::limit::Account;
@@ -38,19 +40,31 @@ pub struct Options {
     pub timeout: Duration,
     /// Chains that may wait.
     pub queue_max: usize,
+    /// Reserves of the same limits go as one. False only to measure what that gains.
+    pub sums: bool,
     /// Where capacity changes that take time are told.
     pub events: Option<mpsc::UnboundedSender<CapacityEvent>>,
 }
 
 /// What is written to the queue.
+#[derive(Debug)]
 struct Work {
     chain: Chain,
     step: Step,
+    /// What it is given back from, if it was not reserved alone.
+    sum: Option<Arc<Sum>>,
     /// `None`: nobody waits.
     reply: Option<Reply>,
 }
 
-type Reply = oneshot::Sender<Result<Outcome, LedgerError>>;
+type Reply = oneshot::Sender<Result<Answer, LedgerError>>;
+
+/// What became of a chain, and where it is to be found if it was not reserved alone.
+#[derive(Debug)]
+struct Answer {
+    outcome: Outcome,
+    sum: Option<Arc<Sum>>,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -62,10 +76,14 @@ enum Step {
 }
 
 impl Work {
+    fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
+        Self { chain, step: Step::Abandon, sum, reply: None }
+    }
+
     fn answer(self, answer: Result<Outcome, LedgerError>) {
         if let Some(reply) = self.reply {
             // A caller that has gone in the meantime misses nothing by a refusal.
-            drop(reply.send(answer));
+            drop(reply.send(answer.map(|outcome| Answer { outcome, sum: None })));
         }
     }
 
@@ -150,7 +168,7 @@ impl Shared {
 pub struct TigerBeetle {
     queue: mpsc::Sender<Work>,
     /// Given back by callers that left at the last moment; as many as there are callers at most.
-    abandoned: mpsc::UnboundedSender<Chain>,
+    abandoned: mpsc::UnboundedSender<Work>,
     provisioner: mpsc::Sender<provision::Request>,
     reader: mpsc::Sender<reader::Read>,
     shared: Arc<Shared>,
@@ -207,7 +225,7 @@ impl TigerBeetle {
         }
         let (reply, answer) = oneshot::channel();
         let again = chain.clone();
-        let work = Work { chain, step: Step::Apply, reply: Some(reply) };
+        let work = Work { chain, step: Step::Apply, sum: None, reply: Some(reply) };
         self.queue.try_send(work).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.queue_full(),
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),
@@ -217,7 +235,9 @@ impl TigerBeetle {
         match answered {
             Ok(answer) => {
                 waiting.chain = None;
-                answer.unwrap_or_else(|_| Err(LedgerError::Unavailable("shutting down".to_owned())))
+                let answer =
+                    answer.unwrap_or_else(|_| Err(LedgerError::Unavailable("shutting down".to_owned())));
+                answer.map(|answer| answer.outcome)
             }
             // Dropping `waiting` gives back what landed at this very moment.
             Err(_) => Err(LedgerError::TimedOut(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))),
@@ -228,7 +248,7 @@ impl TigerBeetle {
     pub fn give_back(&self, chain: Chain) {
         if can_be_given_back(&chain) && !chain.transfers.is_empty() {
             // Nobody listens only when the process is ending; then it expires by itself.
-            drop(self.abandoned.send(chain));
+            drop(self.abandoned.send(Work::give_back(chain, None)));
         }
     }
 
@@ -316,10 +336,10 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A caller that waits. If it leaves when the answer is already there, the reservation is given back all the same.
 struct Waiting {
-    answer: oneshot::Receiver<Result<Outcome, LedgerError>>,
+    answer: oneshot::Receiver<Result<Answer, LedgerError>>,
     /// Taken once the answer was read.
     chain: Option<Chain>,
-    abandoned: mpsc::UnboundedSender<Chain>,
+    abandoned: mpsc::UnboundedSender<Work>,
 }
 
 impl Drop for Waiting {
@@ -327,10 +347,10 @@ impl Drop for Waiting {
         let Some(chain) = self.chain.take() else { return };
         // From here on the worker sees that we left; what it sent before is ours to give back.
         self.answer.close();
-        let landed = matches!(self.answer.try_recv(), Ok(Ok(Outcome { verdict: Verdict::Done, .. })));
-        if landed && can_be_given_back(&chain) {
+        let Ok(Ok(Answer { outcome, sum })) = self.answer.try_recv() else { return };
+        if outcome.verdict == Verdict::Done && can_be_given_back(&chain) {
             // As in `give_back`.
-            drop(self.abandoned.send(chain));
+            drop(self.abandoned.send(Work::give_back(chain, sum)));
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Account {
     sampling: AtomicBool,
     /// Since when a ledger has been waiting for room to lower the capacity.
     decreasing_since_ms: AtomicU64,
+    /// When the remote ledger last refused it for lack of room.
+    refused_at_ms: AtomicU64,
     /// How long holders of a concurrency limit were seen to hold it, on average, and in the lowest bits how many were; 0
     /// if nobody was.
     hold: AtomicU64,
@@ -54,6 +56,7 @@ impl Account {
             sampled_at_ms: AtomicU64::new(0),
             sampling: AtomicBool::new(false),
             decreasing_since_ms: AtomicU64::new(UNKNOWN),
+            refused_at_ms: AtomicU64::new(0),
             hold: AtomicU64::new(0),
             has_debt_account: AtomicBool::new(false),
         }
@@ -117,6 +120,15 @@ impl Account {
         if self.is_decreasing() {
             self.decreasing_since_ms.store(UNKNOWN, Ordering::Release);
         }
+    }
+
+    pub fn set_refused(&self, now_ms: u64) {
+        self.refused_at_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Whether it was full less than `ms` ago.
+    pub fn refused_within(&self, ms: u64, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.refused_at_ms.load(Ordering::Relaxed)) < ms
     }
 
     pub fn mean_hold_ms(&self) -> Option<u64> {

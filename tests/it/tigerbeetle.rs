@@ -95,17 +95,30 @@ impl Server {
     }
 
     pub fn ledger_with(&self, timeout: Duration, transfer_ids: TransferIds) -> TigerBeetle {
-        self.open(timeout, transfer_ids, 65_536)
+        self.open(timeout, transfer_ids, 65_536, true)
+    }
+
+    /// One that sends every chain by itself.
+    pub async fn ledger_without_sums(&self) -> TigerBeetle {
+        let ledger = self.open(Duration::from_secs(5), TransferIds::TimeOrdered, 65_536, false);
+        until_ready(&ledger, Duration::from_secs(60)).await;
+        ledger
     }
 
     /// With a short queue.
     pub fn ledger_queue(&self, queue_max: usize) -> TigerBeetle {
-        self.open(Duration::from_secs(5), TransferIds::TimeOrdered, queue_max)
+        self.open(Duration::from_secs(5), TransferIds::TimeOrdered, queue_max, true)
     }
 
-    fn open(&self, timeout: Duration, transfer_ids: TransferIds, queue_max: usize) -> TigerBeetle {
+    fn open(
+        &self,
+        timeout: Duration,
+        transfer_ids: TransferIds,
+        queue_max: usize,
+        sums: bool,
+    ) -> TigerBeetle {
         let cluster = Cluster { id: 0, addresses: vec![self.address()] };
-        let options = Options { cluster, transfer_ids, timeout, queue_max, events: None };
+        let options = Options { cluster, transfer_ids, timeout, queue_max, sums, events: None };
         TigerBeetle::start(options, Arc::new(Metrics::default()))
     }
 }
@@ -143,6 +156,7 @@ impl Replicas {
             transfer_ids: TransferIds::TimeOrdered,
             timeout,
             queue_max: 65_536,
+            sums: true,
             events: None,
         };
         TigerBeetle::start(options, Arc::new(Metrics::default()))

@@ -220,6 +220,7 @@ fn ledger_at(port: u16, cluster: u128) -> TigerBeetle {
         transfer_ids: TransferIds::TimeOrdered,
         timeout: TIMEOUT,
         queue_max: 100,
+        sums: true,
         events: None,
     };
     TigerBeetle::start(options, Arc::new(Metrics::default()))

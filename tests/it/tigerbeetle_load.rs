@@ -204,7 +204,7 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
     }
 }
 
-fn said(outcome: &Outcome) -> Option<(usize, Code)> {
+pub fn said(outcome: &Outcome) -> Option<(usize, Code)> {
     match outcome.verdict {
         Verdict::Done => None,
         Verdict::Refused(refusal) => Some((refusal.index, refusal.code)),

@@ -1,144 +1,260 @@
 //! What goes into one request to TigerBeetle, and what its results mean for each of those who wait. Sans-io.
 //!
-//! A chain is never split; the batch ends before the chain that doesn't fit.
+//! A chain is never split; the batch ends before the chain that doesn't fit. Reserves of the same limits that nobody
+//! names again go as one sum, and every one of them is told what it would have been told alone, in the order of arrival:
+//!
+//! * A reserve joins a sum only if nothing that came after the sum's last member touches any of its limits. What lies
+//!   between touches others, and so can't tell the difference.
+//! * A sum that was refused says nothing of its members: they are sent again, first of all, in pieces. That is safe only
+//!   if nothing behind the sum touches its limits; and it is a waste where the limit was full a moment ago. In both cases
+//!   the pieces are sent at once: equal neighbours in halves, see [`sum::halves`], others alone.
 
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use smallvec::SmallVec;
 use tb::error::CreateTransferErrorKind as Kind;
 use tigerbeetle_unofficial as tb;
 
-use super::wire::{Landed, landed};
+use super::sum::{self, Sum};
+use super::wire::{self, Landed, TransferIds, landed};
+use super::{Step, Work};
+use crate::ledger::Code;
+use crate::limit::LeaseId;
 
-/// Chains gathered for one request.
+/// A limit that refused this lately is likely to refuse again.
+const TIGHT_MS: u64 = 1_000;
+
+/// Work gathered for one request.
 #[derive(Debug)]
-pub struct Batch<W> {
+pub struct Batch {
     events_max: usize,
-    transfers: Vec<tb::Transfer>,
-    /// Who waits, and where its chain ends.
-    waiting: Vec<(W, usize)>,
+    /// As many as there would be without sums.
+    events: usize,
+    sums: bool,
+    groups: Vec<Group>,
+    /// The last group that touches an account.
+    last: AHashMap<u128, usize>,
+    pieces: Vec<Piece>,
 }
 
-impl<W> Batch<W> {
-    pub fn new(events_max: usize) -> Self {
-        Self { events_max, transfers: Vec::new(), waiting: Vec::new() }
+/// Work that is sent at one place of the request.
+#[derive(Debug)]
+struct Group {
+    members: SmallVec<[Work; 1]>,
+    /// Something behind it touches a limit of it.
+    is_followed: bool,
+}
+
+/// One chain of the request.
+#[derive(Debug)]
+struct Piece {
+    /// Where it ends.
+    end: usize,
+    sum: Option<Arc<Sum>>,
+    /// How many it is for.
+    members: usize,
+    /// How many are decided once its result is known; 0 if more pieces for them follow.
+    decides: usize,
+    /// All that could be summed: if it is refused, nothing is decided.
+    is_whole: bool,
+}
+
+/// What became of one piece of work.
+#[derive(Debug)]
+pub enum Fate {
+    Landed(Landed),
+    /// It is part of a sum that holds.
+    Shares(Arc<Sum>),
+    /// The sum was refused on its limit number `index`; it must be sent again before anything else.
+    Again {
+        index: usize,
+    },
+}
+
+/// What writing a batch needs from outside.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    pub ids: TransferIds,
+    pub unix_ms: u64,
+    pub monotonic_ms: u64,
+    /// Must not repeat for one millisecond.
+    pub entropy: fn() -> u128,
+}
+
+impl Now {
+    fn lease(&self) -> LeaseId {
+        LeaseId::fresh(self.unix_ms, (self.entropy)())
+    }
+}
+
+impl Batch {
+    pub fn new(events_max: usize, sums: bool) -> Self {
+        let (groups, last, pieces) = (Vec::new(), AHashMap::new(), Vec::new());
+        Self { events_max, events: 0, sums, groups, last, pieces }
     }
 
-    pub fn has_room(&self, events: usize) -> bool {
-        self.transfers.len() + events <= self.events_max
+    pub fn has_room(&self, work: &Work) -> bool {
+        self.events + events_of(work) <= self.events_max
     }
 
     pub fn is_empty(&self) -> bool {
-        self.transfers.is_empty()
+        self.groups.is_empty()
     }
 
-    pub fn events(&self) -> usize {
-        self.transfers.len()
+    /// Adds one chain. The caller has asked for room.
+    pub fn push(&mut self, work: Work) {
+        self.events += events_of(&work);
+        if let Some(group) = self.group_for(&work) {
+            self.groups[group].members.push(work);
+            return;
+        }
+        let new = self.groups.len();
+        if self.sums {
+            for transfer in &work.chain.transfers {
+                let before = self.last.insert(transfer.account.id, new);
+                if let Some(before) = before.filter(|before| *before != new) {
+                    self.groups[before].is_followed = true;
+                }
+            }
+        }
+        self.groups.push(Group { members: SmallVec::from_iter([work]), is_followed: false });
     }
 
-    /// Adds one chain, written by `write`. The caller has asked for room.
-    pub fn push(&mut self, work: W, write: impl FnOnce(&mut Vec<tb::Transfer>, &W)) {
-        write(&mut self.transfers, &work);
-        self.waiting.push((work, self.transfers.len()));
+    /// The group that it may join.
+    fn group_for(&self, work: &Work) -> Option<usize> {
+        if !self.sums || !may_be_summed(work) {
+            return None;
+        }
+        let mut last = work.chain.transfers.iter().map(|transfer| self.last.get(&transfer.account.id));
+        let group = *last.next()??;
+        let first = &self.groups[group].members[0];
+        let joins = last.all(|other| other == Some(&group))
+            && may_be_summed(first)
+            && sum::alike(&first.chain, &work.chain);
+        joins.then_some(group)
     }
 
-    pub fn take_transfers(&mut self) -> Vec<tb::Transfer> {
-        std::mem::take(&mut self.transfers)
+    /// The events of the request.
+    pub fn write(&mut self, now: Now) -> Vec<tb::Transfer> {
+        let mut out = Vec::with_capacity(self.events);
+        for group in &self.groups {
+            write_group(group, now, &mut out, &mut self.pieces);
+        }
+        out
     }
 
-    /// Everybody with what its chain came to. `failures` are those of the request, in order.
-    pub fn settle(self, failures: Vec<(usize, Kind)>) -> impl Iterator<Item = (W, Landed)> {
+    /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order.
+    pub fn settle(self, failures: Vec<(usize, Kind)>) -> Vec<(Work, Fate)> {
+        let mut works = self.groups.into_iter().flat_map(|group| group.members);
+        let mut settled = Vec::new();
         let mut start = 0;
         let mut rest = failures.into_iter().peekable();
-        self.waiting.into_iter().map(move |(work, end)| {
-            let mut own = smallvec::SmallVec::<[(usize, Kind); 8]>::new();
-            while let Some((index, kind)) = rest.next_if(|(index, _)| *index < end) {
+        let mut held = SmallVec::<[(Arc<Sum>, usize); 4]>::new();
+        let mut missed = Landed::Done;
+        for piece in self.pieces {
+            let mut own = SmallVec::<[(usize, Kind); 8]>::new();
+            while let Some((index, kind)) = rest.next_if(|(index, _)| *index < piece.end) {
                 own.push((index - start, kind));
             }
-            start = end;
-            (work, landed(&own))
-        })
+            start = piece.end;
+            match (landed(&own), piece.sum) {
+                (Landed::Done, Some(sum)) => held.push((sum, piece.members)),
+                (landed, _) => missed = landed,
+            }
+            if piece.decides == 0 {
+                continue;
+            }
+            // Those who came first hold what was admitted. They asked for the same, so it doesn't matter which piece.
+            let mut shares = std::mem::take(&mut held)
+                .into_iter()
+                .flat_map(|(sum, members)| std::iter::repeat_n(sum, members));
+            for work in works.by_ref().take(piece.decides) {
+                let fate = match (shares.next(), missed) {
+                    (Some(sum), _) => Fate::Shares(sum),
+                    (None, Landed::Refused(refusal))
+                        if piece.is_whole && refusal.code == Code::ExceedsCredits =>
+                    {
+                        Fate::Again { index: refusal.index }
+                    }
+                    (None, landed) => Fate::Landed(landed),
+                };
+                settled.push((work, fate));
+            }
+        }
+        settled
     }
 
-    /// Everybody, when there are no results.
-    pub fn into_waiting(self) -> impl Iterator<Item = W> {
-        self.waiting.into_iter().map(|(work, _)| work)
+    /// Everybody, and every sum, when there are no results.
+    pub fn into_lost(self) -> (impl Iterator<Item = (Work, bool)>, Vec<Arc<Sum>>) {
+        let sums = self.pieces.into_iter().filter_map(|piece| piece.sum).collect();
+        let works = self.groups.into_iter().flat_map(|group| {
+            let is_summed = group.members.len() > 1;
+            group.members.into_iter().map(move |work| (work, is_summed))
+        });
+        (works, sums)
+    }
+}
+
+fn may_be_summed(work: &Work) -> bool {
+    work.step == Step::Apply && sum::may_be_summed(&work.chain)
+}
+
+fn write_group(group: &Group, now: Now, out: &mut Vec<tb::Transfer>, pieces: &mut Vec<Piece>) {
+    let members = &group.members;
+    if let [work] = &members[..] {
+        write_one(work, now, out);
+        pieces.push(Piece { end: out.len(), sum: None, members: 1, decides: 1, is_whole: false });
+        return;
+    }
+    let mut add = |sum: Arc<Sum>, members, decides, is_whole| {
+        wire::push_chain(out, now.ids, &sum.chain());
+        pieces.push(Piece { end: out.len(), sum: Some(sum), members, decides, is_whole });
+    };
+    if !group.is_followed && !is_tight(&members[0], now.monotonic_ms) {
+        let whole = Sum::of(members.iter().map(|work| &work.chain), now.lease(), now.monotonic_ms);
+        if let Some(whole) = whole.filter(|whole| whole.may_fit()) {
+            add(whole, members.len(), members.len(), true);
+            return;
+        }
+    }
+    for run in members.chunk_by(|one, next| sum::equal(&one.chain, &next.chain)) {
+        let mut left = run.len();
+        for size in sum::halves(run.len()) {
+            left -= size;
+            let decides = if left == 0 { run.len() } else { 0 };
+            let sum = Sum::of_equals(&run[0].chain, size, now.lease(), now.monotonic_ms);
+            add(sum, size, decides, false);
+        }
+    }
+}
+
+fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
+    match (work.step, &work.sum) {
+        (Step::Apply, _) => wire::push_chain(out, now.ids, &work.chain),
+        (Step::Claim, _) => out.extend(wire::claim_again(now.ids, &work.chain)),
+        (Step::Abandon, Some(sum)) => {
+            let (void, rest) = sum.take_out(&work.chain, now.lease(), now.monotonic_ms);
+            wire::push_chains(out, now.ids, [Some(void), rest].iter().flatten());
+        }
+        (Step::Abandon, None) if work.chain.keep.is_named() => wire::push_abandon(out, now.ids, &work.chain),
+        (Step::Abandon, None) => wire::push_void(out, now.ids, &work.chain),
+    }
+}
+
+fn is_tight(work: &Work, now_ms: u64) -> bool {
+    work.chain.transfers.iter().any(|transfer| transfer.account.refused_within(TIGHT_MS, now_ms))
+}
+
+/// At the most.
+fn events_of(work: &Work) -> usize {
+    let transfers = work.chain.transfers.len();
+    match work.step {
+        Step::Apply => transfers,
+        Step::Claim => 1,
+        Step::Abandon => transfers * 2,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ledger::{Code, Refusal};
-
-    fn batch(sizes: &[usize]) -> Batch<usize> {
-        let mut batch = Batch::new(100);
-        for (n, &size) in sizes.iter().enumerate() {
-            batch.push(n, |out, _| out.extend((1..=size as u128).map(tb::Transfer::new)));
-        }
-        batch
-    }
-
-    fn refused(index: usize, code: Code) -> Landed {
-        Landed::Refused(Refusal { index, code, failed: 1 << index })
-    }
-
-    #[test]
-    fn failures_reach_the_chain_they_belong_to() {
-        let failures = vec![
-            (1, Kind::LinkedEventFailed),
-            (2, Kind::ExceedsCredits),
-            (3, Kind::LinkedEventFailed),
-            (6, Kind::Exists),
-            (7, Kind::LinkedEventFailed),
-        ];
-        let landed: Vec<_> = batch(&[1, 3, 2, 2]).settle(failures).collect();
-        let expected = [
-            (0, Landed::Done),
-            (1, refused(1, Code::ExceedsCredits)),
-            (2, Landed::Done),
-            (3, Landed::DoneBefore),
-        ];
-        assert_eq!(format!("{landed:?}"), format!("{expected:?}"));
-    }
-
-    #[test]
-    fn no_failures_is_done_for_all() {
-        assert!(batch(&[2, 2, 1]).settle(Vec::new()).all(|(_, landed)| matches!(landed, Landed::Done)));
-    }
-
-    #[test]
-    fn every_result_code_is_read_right() {
-        for (failures, expected) in [
-            (vec![(0, Kind::Exists), (1, Kind::LinkedEventFailed)], Landed::DoneBefore),
-            (vec![(0, Kind::ExistsWithDifferentTimeout)], Landed::DoneBefore),
-            (
-                vec![(0, Kind::LinkedEventFailed), (1, Kind::Exists)],
-                refused(1, Code::ExistsWithDifferentFields),
-            ),
-            (vec![(0, Kind::ExistsWithDifferentAmount)], refused(0, Code::ExistsWithDifferentFields)),
-            (
-                vec![(0, Kind::LinkedEventFailed), (1, Kind::IdAlreadyFailed)],
-                refused(1, Code::IdAlreadyFailed),
-            ),
-            (vec![(0, Kind::PendingTransferExpired)], refused(0, Code::PendingTransferExpired)),
-            (vec![(0, Kind::PendingTransferNotFound)], refused(0, Code::PendingTransferNotFound)),
-            (vec![(0, Kind::PendingTransferAlreadyVoided)], refused(0, Code::PendingTransferAlreadyVoided)),
-            (
-                vec![(0, Kind::LinkedEventFailed), (1, Kind::DebitAccountNotFound)],
-                Landed::AccountMissing { index: 1 },
-            ),
-            (
-                vec![(0, Kind::OverflowsTimeout)],
-                Landed::Unexpected { index: 0, kind: Kind::OverflowsTimeout },
-            ),
-        ] {
-            assert_eq!(format!("{:?}", landed(&failures)), format!("{expected:?}"), "{failures:?}");
-        }
-    }
-
-    #[test]
-    fn a_chain_that_does_not_fit_waits_for_the_next_batch() {
-        let mut batch = Batch::new(3);
-        batch.push("first", |out, _| out.extend([tb::Transfer::new(1), tb::Transfer::new(2)]));
-        assert!(!batch.has_room(2));
-        assert!(batch.has_room(1));
-    }
-}
+mod tests;

@@ -2,6 +2,8 @@
 //!
 //! Accounts and labels: one ledger, one code, an operator on the other side of every transfer.
 
+use std::sync::OnceLock;
+
 use tigerbeetle_unofficial as tb;
 
 use tb::error::CreateTransferErrorKind as Kind;
@@ -53,8 +55,10 @@ impl<'a> Names<'a> {
     }
 }
 
+/// On every transfer, so hashed once.
 pub fn operator_id() -> u128 {
-    digest_id(&["acct:operator"])
+    static ID: OnceLock<u128> = OnceLock::new();
+    *ID.get_or_init(|| digest_id(&["acct:operator"]))
 }
 
 pub fn operator_account() -> tb::Account {
@@ -81,6 +85,20 @@ fn transfer(id: u128, from: u128, to: u128, amount: u64) -> tb::Transfer {
 
 /// Appends the chain, linked.
 pub fn push_chain(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    push_chains(out, ids, [chain]);
+}
+
+/// Appends chains of several names that happen together or not at all.
+pub fn push_chains<'c>(
+    out: &mut Vec<tb::Transfer>,
+    ids: TransferIds,
+    chains: impl IntoIterator<Item = &'c Chain>,
+) {
+    chains.into_iter().for_each(|chain| push_linked(out, ids, chain));
+    end_chain(out);
+}
+
+fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let operator = operator_id();
     for step in &chain.transfers {
@@ -96,16 +114,13 @@ pub fn push_chain(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) 
                     .with_timeout(hold.lifetime_seconds.get())
                     .with_flags(Flags::PENDING | Flags::LINKED)
             }
-            Action::Void => tb::Transfer::new(names.id("xfer:void:", account))
-                .with_pending_id(names.id("xfer:reserve:", account))
-                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+            Action::Void => void(&names, account),
             Action::Debt { amount } => {
                 transfer(names.id("xfer:debt:", account), account.debt_id(), operator, amount)
                     .with_flags(Flags::LINKED)
             }
         });
     }
-    end_chain(out);
 }
 
 /// A chain ends with the first transfer that isn't linked.
@@ -120,12 +135,21 @@ pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
-    for step in &chain.transfers {
-        let void = tb::Transfer::new(names.id("xfer:void:", &step.account))
-            .with_pending_id(names.id("xfer:reserve:", &step.account));
-        out.push(void.with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED));
-    }
+    out.extend(chain.transfers.iter().map(|step| void(&names, &step.account)));
     end_chain(out);
+}
+
+/// Gives a reserve back whose name nobody else knows.
+pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    out.extend(chain.transfers.iter().map(|step| void(&names, &step.account)));
+    end_chain(out);
+}
+
+fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {
+    tb::Transfer::new(names.id("xfer:void:", account))
+        .with_pending_id(names.id("xfer:reserve:", account))
+        .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED)
 }
 
 /// Claims a reserve that was found to exist.

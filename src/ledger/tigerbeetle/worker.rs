@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::Batch;
+use super::batch::{Batch, Fate, Now};
 use super::session::{Session, SessionError};
-use super::wire::{self, Landed};
-use super::{Shared, Step, Work, can_be_given_back, patiently, provision};
+use super::sum::{self, Sum};
+use super::wire::Landed;
+use super::{Answer, Shared, Step, Work, can_be_given_back, patiently, provision};
 use crate::clock;
 use crate::ledger::{Action, Chain, Code, LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
@@ -40,7 +41,7 @@ enum Wake {
 /// Where work comes from.
 pub struct Inbox {
     pub queued: mpsc::Receiver<Work>,
-    pub abandoned: mpsc::UnboundedReceiver<Chain>,
+    pub abandoned: mpsc::UnboundedReceiver<Work>,
 }
 
 impl Inbox {
@@ -54,8 +55,8 @@ impl Inbox {
         // Callers that left come first: what they hold is wanted by those who wait.
         tokio::select! {
             biased;
-            Some(chain) = self.abandoned.recv() => {
-                gathered.push(give_back(chain));
+            Some(left) = self.abandoned.recv() => {
+                gathered.push(left);
                 Wake::Work
             }
             count = self.queued.recv_many(gathered, most) => if count > 0 { Wake::Work } else { Wake::End },
@@ -66,18 +67,14 @@ impl Inbox {
     }
 
     fn take(&mut self, gathered: &mut Vec<Work>, most: usize) {
-        while let Ok(chain) = self.abandoned.try_recv() {
-            gathered.push(give_back(chain));
+        while let Ok(left) = self.abandoned.try_recv() {
+            gathered.push(left);
         }
         while gathered.len() < most {
             let Ok(work) = self.queued.try_recv() else { break };
             gathered.push(work);
         }
     }
-}
-
-fn give_back(chain: Chain) -> Work {
-    Work { chain, step: Step::Abandon, reply: None }
 }
 
 pub async fn run(
@@ -131,44 +128,58 @@ async fn connect(shared: &Shared, session: &Session) -> usize {
 impl Worker {
     /// One batch: gather, send, settle.
     async fn turn(&mut self) {
-        let mut batch = Batch::new(self.events_max);
+        let mut batch = Batch::new(self.events_max, self.shared.options.sums);
         while let Some(work) = self.next.pop_front() {
-            let events = events_of(&work);
-            if !batch.has_room(events) {
+            if !batch.has_room(&work) {
                 self.next.push_front(work);
                 break;
             }
             if let Some(work) = self.admit(work) {
-                let ids = self.shared.options.transfer_ids;
-                batch.push(work, |out, work| match work.step {
-                    Step::Apply => wire::push_chain(out, ids, &work.chain),
-                    Step::Claim => out.extend(wire::claim_again(ids, &work.chain)),
-                    Step::Abandon if work.chain.keep.is_named() => wire::push_abandon(out, ids, &work.chain),
-                    Step::Abandon => wire::push_chain(out, ids, &void_of(&work.chain)),
-                });
+                batch.push(work);
             }
         }
         if batch.is_empty() {
             return;
         }
         let started = clock::instant();
-        let events = batch.events();
-        let transfers = batch.take_transfers();
+        let transfers = batch.write(Now {
+            ids: self.shared.options.transfer_ids,
+            unix_ms: clock::unix_ms(),
+            monotonic_ms: clock::monotonic_ms(),
+            entropy: || fastrand::u128(..),
+        });
+        let events = transfers.len();
         let call = self.session.create_transfers(transfers);
         let answer = patiently(&self.shared, &self.session, &self.shared.writer_ok, call).await;
         self.shared.metrics.ledger_batch_events.observe(events as f64);
         self.shared.metrics.ledger_batch_seconds.observe(started.elapsed().as_secs_f64());
         match answer {
-            Ok(failures) => {
-                let mut chains = 0;
-                for (work, landed) in batch.settle(failures) {
-                    chains += 1;
-                    self.settle(work, landed);
-                }
-                self.shared.drain.record(chains, clock::monotonic_ms());
-            }
+            Ok(failures) => self.settle_all(batch.settle(failures)),
             Err(error) => self.fail(batch, &error),
         }
+    }
+
+    fn settle_all(&mut self, settled: Vec<(Work, Fate)>) {
+        let now_ms = clock::monotonic_ms();
+        let mut decided = 0;
+        let mut again = Vec::new();
+        let mut left = None;
+        for (work, fate) in settled {
+            decided += 1;
+            match fate {
+                Fate::Landed(landed) => self.settle(work, landed, now_ms),
+                Fate::Shares(sum) => self.done_together(work, sum, &mut left),
+                Fate::Again { index } => {
+                    decided -= 1;
+                    work.chain.transfers[index].account.set_refused(now_ms);
+                    again.push(work);
+                }
+            }
+        }
+        self.next.extend(left.map(|(chain, sum)| Work::give_back(chain, Some(sum))));
+        // Before all that came after them.
+        again.into_iter().rev().for_each(|work| self.next.push_front(work));
+        self.shared.drain.record(decided, now_ms);
     }
 
     /// What may go to the ledger now. Those that left are dropped, those whose accounts aren't ready go elsewhere.
@@ -213,7 +224,7 @@ impl Worker {
         }
     }
 
-    fn settle(&mut self, work: Work, landed: Landed) {
+    fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
         match (work.step, sent_again(&work.chain, landed)) {
             (Step::Abandon, landed) => {
                 self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
@@ -231,6 +242,9 @@ impl Worker {
             (Step::Apply, Landed::DoneBefore) => work.answer(Ok(outcome(Verdict::Done))),
             (Step::Apply, Landed::Refused(refusal)) => {
                 self.touch(&work.chain);
+                if refusal.code == Code::ExceedsCredits {
+                    work.chain.transfers[refusal.index].account.set_refused(now_ms);
+                }
                 work.answer(Ok(outcome(Verdict::Refused(refusal))));
             }
             (Step::Apply, Landed::AccountMissing { index }) => {
@@ -255,13 +269,30 @@ impl Worker {
         self.touch(&work.chain);
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
-        if reply.send(Ok(outcome(Verdict::Done))).is_err() && can_be_given_back(&chain) {
-            self.give_back(chain);
+        let answer = Answer { outcome: outcome(Verdict::Done), sum: None };
+        if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
+            self.next.push_back(Work::give_back(chain, None));
         }
     }
 
-    fn give_back(&mut self, chain: Chain) {
-        self.next.push_back(give_back(chain));
+    /// It is part of a sum that holds. What those hold who have `left` the same sum is given back together.
+    fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
+        self.touch(&work.chain);
+        let Some(reply) = work.reply else { return };
+        let answer = Answer { outcome: outcome(Verdict::Done), sum: Some(Arc::clone(&sum)) };
+        if reply.send(Ok(answer)).is_ok() {
+            return;
+        }
+        match left {
+            Some((part, from)) if Arc::ptr_eq(from, &sum) => {
+                self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                sum::add(part, &work.chain, 1);
+            }
+            _ => {
+                let before = left.replace((work.chain, sum));
+                self.next.extend(before.map(|(part, from)| Work::give_back(part, Some(from))));
+            }
+        }
     }
 
     fn touch(&self, chain: &Chain) {
@@ -270,15 +301,17 @@ impl Worker {
 
     /// Nothing is known of the batch: everybody hears so, and what may have been reserved is given back. Nothing is sent
     /// again.
-    fn fail(&mut self, batch: Batch<Work>, error: &SessionError) {
+    fn fail(&mut self, batch: Batch, error: &SessionError) {
         tracing::warn!(%error, "a batch was lost");
         let text = error.to_string();
-        for work in batch.into_waiting() {
-            if work.step == Step::Apply && can_be_given_back(&work.chain) {
-                self.next.push_back(give_back(work.chain.clone()));
+        let (works, sums) = batch.into_lost();
+        for (work, is_summed) in works {
+            if work.step == Step::Apply && can_be_given_back(&work.chain) && !is_summed {
+                self.next.push_back(Work::give_back(work.chain.clone(), None));
             }
             work.answer(Err(LedgerError::Unavailable(text.clone())));
         }
+        self.next.extend(sums.into_iter().map(|sum| Work::give_back(sum.chain(), Some(sum))));
     }
 }
 
@@ -303,18 +336,4 @@ fn outcome(verdict: Verdict) -> Outcome {
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.
 fn needs_claim(chain: &Chain) -> bool {
     chain.keep.is_named() && can_be_given_back(chain)
-}
-
-fn events_of(work: &Work) -> usize {
-    match work.step {
-        Step::Apply => work.chain.transfers.len(),
-        Step::Claim => 1,
-        Step::Abandon => work.chain.transfers.len() + 1,
-    }
-}
-
-fn void_of(chain: &Chain) -> Chain {
-    let mut void = chain.clone();
-    void.transfers.iter_mut().for_each(|transfer| transfer.action = Action::Void);
-    void
 }

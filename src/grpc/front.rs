@@ -1,0 +1,262 @@
+//! The way in: one connection's requests, the one that Envoy sends answered at once, all others handed to tonic.
+//!
+//! tonic's router, boxed bodies and codecs cost about as much as a decision. A plain ShouldRateLimit needs none of them: its
+//! body is one message, its answer another and a trailer. Whatever is not plain (compressed, cut short, too long, followed
+//! by more) goes to tonic with the bytes that were read, so that what it answers is said in one place.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming};
+use prost::Message;
+use tonic::service::Routes;
+use tonic::{Status, TimeoutExpired};
+use tower::Service as _;
+
+use super::codec::MESSAGE_BYTES_MAX;
+use super::{pb, rls};
+use crate::service::Service;
+
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
+/// In front of a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+#[derive(Debug, Clone)]
+pub struct Front {
+    pub service: Arc<Service>,
+    /// Every method there is, this one too.
+    pub routes: Routes,
+}
+
+/// What goes back.
+#[derive(Debug)]
+pub enum Answer {
+    Plain { message: Option<Bytes>, trailers: Option<HeaderMap> },
+    Tonic(tonic::body::Body),
+}
+
+impl Front {
+    pub async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+        match timeout_of(request.headers()) {
+            None => self.route(request).await,
+            Some(limit) => match tokio::time::timeout(limit, self.route(request)).await {
+                Ok(answer) => answer,
+                Err(_) => Ok(refusal(&Status::from_error(Box::new(TimeoutExpired(()))))),
+            },
+        }
+    }
+
+    async fn route(mut self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+        if request.uri().path() != rls::PATH || request.headers().contains_key(&GRPC_ENCODING) {
+            return Ok(self.routes.call(request).await?.map(Answer::Tonic));
+        }
+        let (parts, mut body) = request.into_parts();
+        match read(&mut body).await {
+            Ok(Read::Plain(message)) => {
+                let request_id = parts.headers.get(rls::REQUEST_ID).and_then(|value| value.to_str().ok());
+                Ok(match self.decide(message, request_id).await {
+                    Ok(response) => plain(&response),
+                    Err(status) => refusal(&status),
+                })
+            }
+            Ok(Read::Odd(start)) => {
+                let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
+                Ok(self.routes.call(request).await?.map(Answer::Tonic))
+            }
+            Err(error) => Ok(refusal(&Status::from_error(Box::new(error)))),
+        }
+    }
+
+    async fn decide(
+        &self,
+        message: Bytes,
+        request_id: Option<&str>,
+    ) -> Result<pb::RateLimitResponse, Status> {
+        let message = pb::RateLimitRequest::decode(message)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        rls::should_rate_limit(&self.service, &message, request_id).await
+    }
+}
+
+enum Read {
+    /// One message and nothing else.
+    Plain(Bytes),
+    /// Something else starts like this.
+    Odd(Bytes),
+}
+
+async fn read(body: &mut Incoming) -> Result<Read, hyper::Error> {
+    let mut read = next(body).await?.unwrap_or_default();
+    loop {
+        if is_odd(&read) {
+            return Ok(Read::Odd(read));
+        }
+        // Nearly always the first frame has everything, and says so.
+        let more = if body.is_end_stream() { None } else { next(body).await? };
+        match more {
+            Some(more) => read = joined(&read, &more),
+            None if whole_length(&read) == Some(read.len()) => {
+                read.advance(PREFIX_BYTES);
+                return Ok(Read::Plain(read));
+            }
+            None => return Ok(Read::Odd(read)),
+        }
+    }
+}
+
+/// The next bytes; `None` at the end.
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// Never more than a message and a frame: what is longer is odd.
+fn joined(start: &Bytes, more: &Bytes) -> Bytes {
+    let mut joined = BytesMut::with_capacity(start.len() + more.len());
+    joined.put_slice(start);
+    joined.put_slice(more);
+    joined.freeze()
+}
+
+/// How long the prefix says that it is, with the prefix.
+fn whole_length(read: &[u8]) -> Option<usize> {
+    let length = read.get(1..PREFIX_BYTES)?;
+    let length = u32::from_be_bytes(length.try_into().ok()?);
+    usize::try_from(length).ok()?.checked_add(PREFIX_BYTES)
+}
+
+/// Whether it can't become one plain message any more.
+fn is_odd(read: &[u8]) -> bool {
+    let compressed = read.first().is_some_and(|flag| *flag != 0);
+    let length = whole_length(read);
+    compressed
+        || length.is_some_and(|length| length > MESSAGE_BYTES_MAX + PREFIX_BYTES || read.len() > length)
+}
+
+/// As the caller wrote it; what can't be read is no limit.
+fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    // At most eight digits, says gRPC; so nothing here overflows.
+    let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+fn plain(response: &pb::RateLimitResponse) -> Response<Answer> {
+    let length = response.encoded_len();
+    let mut message = BytesMut::with_capacity(PREFIX_BYTES + length);
+    message.put_u8(0);
+    message.put_u32(u32::try_from(length).expect("an answer to 1 MiB must be shorter than 4 GiB"));
+    response.encode_raw(&mut message);
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
+    let answer = Answer::Plain { message: Some(message.freeze()), trailers: Some(trailers) };
+    let mut response = Response::new(answer);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+fn refusal(status: &Status) -> Response<Answer> {
+    status.clone().into_http::<tonic::body::Body>().map(Answer::Tonic)
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match self.get_mut() {
+            Self::Plain { message, trailers } => {
+                let message = message.take().map(Frame::data);
+                let frame = message.or_else(|| trailers.take().map(Frame::trailers));
+                Poll::Ready(frame.map(Ok))
+            }
+            Self::Tonic(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Plain { message, trailers } => message.is_none() && trailers.is_none(),
+            Self::Tonic(body) => body.is_end_stream(),
+        }
+    }
+}
+
+/// A body of which the start was read already.
+#[derive(Debug)]
+struct Rest {
+    start: Option<Bytes>,
+    rest: Incoming,
+}
+
+impl Body for Rest {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        match this.start.take().filter(|start| !start.is_empty()) {
+            Some(start) => Poll::Ready(Some(Ok(Frame::data(start)))),
+            None => Pin::new(&mut this.rest).poll_frame(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_one_plain_message_is_not_odd() {
+        for (bytes, odd, length) in [
+            (&b""[..], false, None),
+            (b"\0\0\0", false, None),
+            (b"\x01", true, None),
+            (b"\0\0\0\0\x02a", false, Some(7)),
+            (b"\0\0\0\0\x02ab", false, Some(7)),
+            (b"\0\0\0\0\x02abc", true, Some(7)),
+            (b"\0\0\x10\0\0", false, Some(MESSAGE_BYTES_MAX + 5)),
+            (b"\0\0\x10\0\x01", true, Some(MESSAGE_BYTES_MAX + 6)),
+        ] {
+            assert_eq!((is_odd(bytes), whole_length(bytes)), (odd, length), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_read_as_grpc_writes_them() {
+        let read = |text: &'static str| {
+            timeout_of(&HeaderMap::from_iter([(GRPC_TIMEOUT.clone(), HeaderValue::from_static(text))]))
+        };
+        assert_eq!(read("20m"), Some(Duration::from_millis(20)));
+        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(read("1500000u"), Some(Duration::from_millis(1500)));
+        for wrong in ["", "m", "20", "20x", "123456789m", "-1m", "2 m"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

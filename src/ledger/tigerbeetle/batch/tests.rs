@@ -1,0 +1,299 @@
+//! The batcher against a small server: what is summed, and that nobody can tell.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+use tb::transfer::Flags;
+
+use super::*;
+use crate::ledger::{Action, Chain, Hold, Keep, Refusal, Transfer};
+use crate::limit::{Account, LimitKey};
+
+/// What TigerBeetle does with pending transfers and their voids.
+#[derive(Default)]
+struct Server {
+    free: HashMap<u128, u128>,
+    pending: HashMap<u128, (u128, u128)>,
+}
+
+impl Server {
+    fn create_transfers(&mut self, transfers: &[tb::Transfer]) -> Vec<(usize, Kind)> {
+        let mut failures = Vec::new();
+        let mut start = 0;
+        while start < transfers.len() {
+            let length = transfers[start..].iter().position(|t| !t.flags().contains(Flags::LINKED));
+            let end = start + length.expect("the last chain must end") + 1;
+            let before = (self.free.clone(), self.pending.clone());
+            let failed = (start..end).find_map(|n| Some((n, self.create(&transfers[n]).err()?)));
+            if let Some((at, kind)) = failed {
+                (self.free, self.pending) = before;
+                let kind = |n| if n == at { kind } else { Kind::LinkedEventFailed };
+                failures.extend((start..end).map(|n| (n, kind(n))));
+            }
+            start = end;
+        }
+        failures
+    }
+
+    fn create(&mut self, transfer: &tb::Transfer) -> Result<(), Kind> {
+        if transfer.flags().contains(Flags::VOID_PENDING_TRANSFER) {
+            let found = self.pending.remove(&transfer.pending_id());
+            let (account, amount) = found.ok_or(Kind::PendingTransferNotFound)?;
+            *self.free.get_mut(&account).unwrap() += amount;
+            return Ok(());
+        }
+        let (account, amount) = (transfer.debit_account_id(), transfer.amount());
+        let free = self.free.get_mut(&account).ok_or(Kind::DebitAccountNotFound)?;
+        if self.pending.contains_key(&transfer.id()) {
+            return Err(Kind::Exists);
+        }
+        *free = free.checked_sub(amount).ok_or(Kind::ExceedsCredits)?;
+        self.pending.insert(transfer.id(), (account, amount));
+        Ok(())
+    }
+}
+
+fn now(monotonic_ms: u64) -> Now {
+    Now { ids: TransferIds::TimeOrdered, unix_ms: 1, monotonic_ms, entropy: || fastrand::u128(..) }
+}
+
+fn account(name: &str) -> Arc<Account> {
+    Arc::new(Account::new(LimitKey::new(name)))
+}
+
+const CAPACITY: u64 = 1_000_000;
+
+fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
+    let transfers = holds.iter().map(|(account, amount)| {
+        let lifetime_seconds = NonZeroU32::new(60).unwrap();
+        let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY };
+        Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
+    });
+    let lease = LeaseId::fresh(1, fastrand::u128(..));
+    let chain = Chain { lease, keep, transfers: transfers.collect() };
+    Work { chain, step: Step::Apply, sum: None, reply: None }
+}
+
+fn copy(work: &Work) -> Work {
+    Work { chain: work.chain.clone(), step: work.step, sum: None, reply: None }
+}
+
+/// What everybody was told, by name; and what is held in sums.
+struct Told {
+    answers: HashMap<LeaseId, Option<Refusal>>,
+    sums: HashMap<LeaseId, Arc<Sum>>,
+}
+
+/// Decides everything in batches of some size, as the worker does.
+fn decide(server: &mut Server, works: &[Work], sums: bool, batch_size: usize) -> Told {
+    let mut told = Told { answers: HashMap::new(), sums: HashMap::new() };
+    let mut next: std::collections::VecDeque<Work> = works.iter().map(copy).collect();
+    let mut turn = 0;
+    while !next.is_empty() {
+        turn += 1;
+        let now_ms = 1_000_000 + turn * 100;
+        let mut batch = Batch::new(10_000, sums);
+        (0..batch_size).map_while(|_| next.pop_front()).for_each(|work| batch.push(work));
+        let transfers = batch.write(now(now_ms));
+        let mut again = Vec::new();
+        for (work, fate) in batch.settle(server.create_transfers(&transfers)) {
+            let refusal = match fate {
+                Fate::Landed(Landed::Done) => None,
+                Fate::Landed(Landed::Refused(refusal)) => Some(refusal),
+                Fate::Shares(sum) => {
+                    told.sums.insert(work.chain.lease.clone(), sum);
+                    None
+                }
+                Fate::Again { index } => {
+                    work.chain.transfers[index].account.set_refused(now_ms);
+                    again.push(work);
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            };
+            assert!(told.answers.insert(work.chain.lease, refusal).is_none(), "answered twice");
+        }
+        again.into_iter().rev().for_each(|work| next.push_front(work));
+    }
+    told
+}
+
+/// Limits that are often full, sets that overlap, amounts that differ, names in between; callers that leave.
+#[test]
+fn nobody_can_tell_a_sum_from_one_by_one() {
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let accounts: Vec<_> = (0..4).map(|n| account(&format!("{seed}:{n}"))).collect();
+        let free: HashMap<u128, u128> =
+            accounts.iter().map(|account| (account.id, u128::from(random.u64(0..120)))).collect();
+        let sets: [&[usize]; 5] = [&[0], &[0, 1], &[1, 0], &[2], &[2, 3]];
+        let few_sets = random.usize(1..=sets.len());
+        let amounts = random.u64(1..4);
+        let works: Vec<Work> = (0..random.usize(1..120))
+            .map(|_| {
+                let keep = if random.u8(..20) == 0 { Keep::Name } else { Keep::Nothing };
+                let set = sets[random.usize(..few_sets)];
+                let amount = random.u64(1..=amounts);
+                let holds: Vec<_> = set.iter().map(|&n| (&accounts[n], amount * (1 + n as u64))).collect();
+                work(keep, &holds)
+            })
+            .collect();
+        let batch_size = random.usize(1..100);
+        let mut alone = Server { free: free.clone(), ..Default::default() };
+        let one_by_one = decide(&mut alone, &works, false, batch_size);
+        let mut summed = Server { free, ..Default::default() };
+        let together = decide(&mut summed, &works, true, batch_size);
+        assert_eq!(one_by_one.answers, together.answers, "seed {seed}");
+        assert_eq!(alone.free, summed.free, "seed {seed}");
+
+        // Some leave, one after the other: what they hold comes back, and nothing else.
+        let mut back = 0;
+        for work in works.iter().filter(|_| random.u8(..3) == 0) {
+            let Some(sum) = together.sums.get(&work.chain.lease) else { continue };
+            let mut batch = Batch::new(100, true);
+            batch.push(Work::give_back(work.chain.clone(), Some(Arc::clone(sum))));
+            let failures = summed.create_transfers(&batch.write(now(2_000_000)));
+            assert!(failures.is_empty(), "{failures:?}");
+            for transfer in &work.chain.transfers {
+                let Action::Reserve(hold) = transfer.action else { unreachable!() };
+                *alone.free.get_mut(&transfer.account.id).unwrap() += u128::from(hold.amount);
+            }
+            back += 1;
+        }
+        assert_eq!(alone.free, summed.free, "seed {seed}, {back} left");
+    }
+}
+
+fn written(works: Vec<Work>) -> usize {
+    let mut batch = Batch::new(10_000, true);
+    works.into_iter().for_each(|work| batch.push(work));
+    batch.write(now(1_000_000)).len()
+}
+
+#[test]
+fn what_goes_as_one() {
+    let (a, b, c) = (account("a"), account("b"), account("c"));
+    let plain = |amount| work(Keep::Nothing, &[(&a, amount), (&b, 1)]);
+    assert_eq!(written((0..500).map(|_| plain(1)).collect()), 2);
+    assert_eq!(written((0..500).map(plain).collect()), 2, "amounts may differ");
+    let between = |n: u64| if n == 7 { work(Keep::Nothing, &[(&c, 1)]) } else { plain(1) };
+    assert_eq!(written((0..20).map(between).collect()), 3, "what touches other limits doesn't matter");
+    let between = |n: u64| if n == 10 { work(Keep::Nothing, &[(&a, 1)]) } else { plain(1) };
+    assert_eq!(written((0..20).map(between).collect()), 2 * 4 + 1 + 2, "halves of ten, the other, nine");
+    let keeps = [Keep::ForUndo, Keep::ForCompletion, Keep::Name, Keep::ForRetries];
+    for keep in keeps {
+        assert_eq!(written((0..5).map(|_| work(keep, &[(&a, 1)])).collect()), 5, "{keep:?}");
+    }
+    a.set_refused(1_000_000 - TIGHT_MS + 1);
+    assert_eq!(written((0..500).map(|_| plain(1)).collect()), 2 * 9, "full a moment ago");
+    a.set_refused(1_000_000 - TIGHT_MS);
+    assert_eq!(written((0..500).map(|_| plain(CAPACITY / 2)).collect()), 2 * 9, "more than there can be");
+}
+
+/// Sums that 64 bits don't hold are refused, not wrapped.
+#[test]
+fn amounts_that_overflow_are_not_admitted() {
+    let limit = account("huge");
+    let mut server = Server { free: HashMap::from([(limit.id, 1 << 63)]), ..Default::default() };
+    let works: Vec<_> = (0..5).map(|_| work(Keep::Nothing, &[(&limit, 1 << 62)])).collect();
+    let told = decide(&mut server, &works, true, 10);
+    assert_eq!(told.answers.values().filter(|refusal| refusal.is_none()).count(), 2);
+    assert_eq!(server.free[&limit.id], 0);
+}
+
+/// What a lost batch may have reserved is given back as it was reserved.
+#[test]
+fn a_lost_sum_is_given_back_whole() {
+    let limit = account("lost");
+    let mut server = Server { free: HashMap::from([(limit.id, 100)]), ..Default::default() };
+    let mut batch = Batch::new(100, true);
+    (0..10).for_each(|_| batch.push(work(Keep::Nothing, &[(&limit, 1)])));
+    server.create_transfers(&batch.write(now(1_000_000)));
+    assert_eq!(server.free[&limit.id], 90);
+    let (works, sums) = batch.into_lost();
+    assert!(works.map(|(_, is_summed)| is_summed).eq([true; 10]));
+    let mut batch = Batch::new(100, true);
+    sums.into_iter().for_each(|sum| batch.push(Work::give_back(sum.chain(), Some(sum))));
+    let transfers = batch.write(now(1_000_000));
+    assert_eq!((transfers.len(), server.create_transfers(&transfers).len()), (1, 0));
+    assert_eq!(server.free[&limit.id], 100);
+}
+
+#[test]
+fn the_rest_of_a_sum_lasts_as_long_as_it_would_have() {
+    let limit = account("rest");
+    let (one, two) = (work(Keep::Nothing, &[(&limit, 1)]), work(Keep::Nothing, &[(&limit, 2)]));
+    let lease = || LeaseId::fresh(1, fastrand::u128(..));
+    for (age_ms, seconds) in [(0, 60), (999, 60), (1_000, 59), (59_999, 1), (100_000, 1)] {
+        let sum = Sum::of([&one.chain, &two.chain].into_iter(), lease(), 5_000).unwrap();
+        let (_, rest) = sum.take_out(&one.chain, lease(), 5_000 + age_ms);
+        let Action::Reserve(hold) = rest.unwrap().transfers[0].action else { unreachable!() };
+        assert_eq!((hold.amount, hold.lifetime_seconds.get()), (2, seconds), "{age_ms}");
+    }
+}
+
+fn batch(sizes: &[usize]) -> Batch {
+    let mut batch = Batch::new(100, false);
+    for &size in sizes {
+        let accounts: Vec<_> = (0..size).map(|n| account(&n.to_string())).collect();
+        let holds: Vec<_> = accounts.iter().map(|account| (account, 1)).collect();
+        batch.push(work(Keep::Nothing, &holds));
+    }
+    batch.write(now(1_000_000));
+    batch
+}
+
+fn refused(index: usize, code: Code) -> Landed {
+    Landed::Refused(Refusal { index, code, failed: 1 << index })
+}
+
+#[test]
+fn failures_reach_the_chain_they_belong_to() {
+    let failures = vec![
+        (1, Kind::LinkedEventFailed),
+        (2, Kind::ExceedsCredits),
+        (3, Kind::LinkedEventFailed),
+        (6, Kind::Exists),
+        (7, Kind::LinkedEventFailed),
+    ];
+    let fates: Vec<_> = batch(&[1, 3, 2, 2]).settle(failures).into_iter().map(|(_, fate)| fate).collect();
+    let expected =
+        [Landed::Done, refused(1, Code::ExceedsCredits), Landed::Done, Landed::DoneBefore].map(Fate::Landed);
+    assert_eq!(format!("{fates:?}"), format!("{expected:?}"));
+}
+
+#[test]
+fn no_failures_is_done_for_all() {
+    let settled = batch(&[2, 2, 1]).settle(Vec::new());
+    assert!(settled.iter().all(|(_, fate)| matches!(fate, Fate::Landed(Landed::Done))));
+}
+
+#[test]
+fn every_result_code_is_read_right() {
+    for (failures, expected) in [
+        (vec![(0, Kind::Exists), (1, Kind::LinkedEventFailed)], Landed::DoneBefore),
+        (vec![(0, Kind::ExistsWithDifferentTimeout)], Landed::DoneBefore),
+        (vec![(0, Kind::LinkedEventFailed), (1, Kind::Exists)], refused(1, Code::ExistsWithDifferentFields)),
+        (vec![(0, Kind::ExistsWithDifferentAmount)], refused(0, Code::ExistsWithDifferentFields)),
+        (vec![(0, Kind::LinkedEventFailed), (1, Kind::IdAlreadyFailed)], refused(1, Code::IdAlreadyFailed)),
+        (vec![(0, Kind::PendingTransferExpired)], refused(0, Code::PendingTransferExpired)),
+        (vec![(0, Kind::PendingTransferNotFound)], refused(0, Code::PendingTransferNotFound)),
+        (vec![(0, Kind::PendingTransferAlreadyVoided)], refused(0, Code::PendingTransferAlreadyVoided)),
+        (
+            vec![(0, Kind::LinkedEventFailed), (1, Kind::DebitAccountNotFound)],
+            Landed::AccountMissing { index: 1 },
+        ),
+        (vec![(0, Kind::OverflowsTimeout)], Landed::Unexpected { index: 0, kind: Kind::OverflowsTimeout }),
+    ] {
+        assert_eq!(format!("{:?}", landed(&failures)), format!("{expected:?}"), "{failures:?}");
+    }
+}
+
+#[test]
+fn a_chain_that_does_not_fit_waits_for_the_next_batch() {
+    let (a, b) = (account("a"), account("b"));
+    let mut batch = Batch::new(3, true);
+    batch.push(work(Keep::Nothing, &[(&a, 1), (&b, 1)]));
+    assert!(!batch.has_room(&work(Keep::Nothing, &[(&a, 1), (&b, 1)])));
+    assert!(batch.has_room(&work(Keep::Nothing, &[(&a, 1)])));
+}
