@@ -95,22 +95,29 @@ enum Read {
 }
 
 async fn read(body: &mut Incoming) -> Result<Read, hyper::Error> {
-    let mut read = next(body).await?.unwrap_or_default();
-    loop {
-        if is_odd(&read) {
-            return Ok(Read::Odd(read));
-        }
-        // Nearly always the first frame has everything, and says so.
-        let more = if body.is_end_stream() { None } else { next(body).await? };
-        match more {
-            Some(more) => read = joined(&read, &more),
-            None if whole_length(&read) == Some(read.len()) => {
-                read.advance(PREFIX_BYTES);
-                return Ok(Read::Plain(read));
-            }
-            None => return Ok(Read::Odd(read)),
+    let first = next(body).await?.unwrap_or_default();
+    // Nearly always the first frame has everything, and says so.
+    if body.is_end_stream() || is_odd(&first) {
+        return Ok(sorted(first));
+    }
+    // Grows by doubling: a message may come in very many very small frames.
+    let mut read = BytesMut::from(first);
+    while !is_odd(&read) {
+        match next(body).await? {
+            Some(more) => read.extend_from_slice(&more),
+            None => return Ok(sorted(read.freeze())),
         }
     }
+    Ok(Read::Odd(read.freeze()))
+}
+
+/// What was read to its end, or until it was odd.
+fn sorted(mut read: Bytes) -> Read {
+    if is_odd(&read) || whole_length(&read) != Some(read.len()) {
+        return Read::Odd(read);
+    }
+    read.advance(PREFIX_BYTES);
+    Read::Plain(read)
 }
 
 /// The next bytes; `None` at the end.
@@ -121,14 +128,6 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
         }
     }
     Ok(None)
-}
-
-/// Never more than a message and a frame: what is longer is odd.
-fn joined(start: &Bytes, more: &Bytes) -> Bytes {
-    let mut joined = BytesMut::with_capacity(start.len() + more.len());
-    joined.put_slice(start);
-    joined.put_slice(more);
-    joined.freeze()
 }
 
 /// How long the prefix says that it is, with the prefix.
