@@ -68,7 +68,7 @@ fn total(server: &Command, limits: &str, requests: u64) -> u64 {
 }
 
 pub fn print(counts: &[Count]) {
-    println!("\ninstructions per decision (callgrind, one connection, 32 in flight)");
+    println!("\ninstructions per decision (callgrind, one connection, one in flight)");
     for count in counts {
         let allowed =
             count.allowed.map_or("not in the file".to_owned(), |allowed| format!("{allowed} in the file"));
