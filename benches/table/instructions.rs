@@ -23,7 +23,7 @@ pub struct Count {
 
 impl Count {
     pub fn is_fine(&self) -> bool {
-        self.allowed.is_none_or(|allowed| self.instructions as f64 <= allowed as f64 * TOLERANCE)
+        self.allowed.is_some_and(|allowed| self.instructions as f64 <= allowed as f64 * TOLERANCE)
     }
 }
 

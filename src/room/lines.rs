@@ -150,7 +150,8 @@ impl Lines {
 
     /// A job that was tried did not get this limit: it goes back to its place there.
     pub fn refused(&mut self, id: JobId, limit: LimitId) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        // One that stands somewhere isn't being tried: this is about another that had its name.
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.spots.is_empty()) else { return };
         debug_assert!(job.needs.iter().any(|(there, _)| *there == limit));
         job.refused_by.retain(|there| *there != limit);
         job.refused_by.push(limit);
@@ -425,6 +426,18 @@ mod tests {
         assert_eq!(lines.next_turn(), None, "one at a time");
         lines.refused(1, A);
         assert_eq!(lines.next_turn(), Some(1));
+    }
+
+    #[test]
+    fn a_late_word_on_one_who_was_here_before_changes_nothing() {
+        let mut lines = lines(&[(1, &[(A, 1)])]);
+        assert_eq!(lines.next_turn(), Some(1));
+        lines.remove(1);
+        lines.join(1, [(A, 1), (B, 1)].into_iter().collect(), None);
+        lines.refused(1, B);
+        assert_eq!(lines.spots(1).collect::<Vec<_>>(), [A]);
+        assert_eq!(serve(&mut lines, |_| None), [1]);
+        assert!(lines.is_idle(A) && lines.is_idle(B));
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Batch {
     }
 
     /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order.
-    pub fn settle(self, failures: Vec<(usize, Kind)>) -> Vec<(Work, Fate)> {
+    pub fn settle(self, failures: Vec<(usize, Kind)>, now_ms: u64) -> Vec<(Work, Fate)> {
         let mut works = self.groups.into_iter().flat_map(|group| group.members);
         let mut settled = Vec::new();
         let mut start = 0;
@@ -159,7 +159,10 @@ impl Batch {
             }
             start = piece.end;
             match (landed(&own), piece.sum) {
-                (Landed::Done, Some(sum)) => held.push((sum, piece.members)),
+                (Landed::Done, Some(sum)) => {
+                    sum.landed(now_ms);
+                    held.push((sum, piece.members));
+                }
                 (landed, _) => missed = landed,
             }
             if piece.decides == 0 {
@@ -235,7 +238,7 @@ fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
         (Step::Claim, _) => out.extend(wire::claim_again(now.ids, &work.chain)),
         (Step::Abandon, Some(sum)) => {
             let (void, rest) = sum.take_out(&work.chain, now.lease(), now.monotonic_ms);
-            wire::push_chains(out, now.ids, [Some(void), rest].iter().flatten());
+            wire::push_take_out(out, now.ids, &void, rest.as_ref());
         }
         (Step::Abandon, None) if work.chain.keep.is_named() => wire::push_abandon(out, now.ids, &work.chain),
         (Step::Abandon, None) => wire::push_void(out, now.ids, &work.chain),

@@ -4,6 +4,7 @@
 //! can touch it by mistake.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -15,7 +16,8 @@ use crate::limit::LeaseId;
 pub struct Sum {
     /// What is left of it, under the name that it has now. Only the worker changes it.
     held: Mutex<Chain>,
-    reserved_at_ms: u64,
+    /// No later than this: when its batch was answered, once it was.
+    reserved_at_ms: AtomicU64,
 }
 
 impl Sum {
@@ -32,14 +34,19 @@ impl Sum {
                 Some(held) => add(held, member, 1),
             }
         }
-        held.map(|held| Arc::new(Self { held: Mutex::new(held), reserved_at_ms: now_ms }))
+        held.map(|held| Arc::new(Self { held: Mutex::new(held), reserved_at_ms: AtomicU64::new(now_ms) }))
     }
 
     /// Of `count` members that ask for exactly the same.
     pub fn of_equals(member: &Chain, count: usize, lease: LeaseId, now_ms: u64) -> Arc<Self> {
         let mut held = Chain { lease, ..member.clone() };
         add(&mut held, member, count as u64 - 1);
-        Arc::new(Self { held: Mutex::new(held), reserved_at_ms: now_ms })
+        Arc::new(Self { held: Mutex::new(held), reserved_at_ms: AtomicU64::new(now_ms) })
+    }
+
+    /// Its batch was answered. The ledger's clock for it started before that, but maybe long after it was written.
+    pub fn landed(&self, now_ms: u64) {
+        self.reserved_at_ms.store(now_ms, Ordering::Relaxed);
     }
 
     pub fn chain(&self) -> Chain {
@@ -67,7 +74,7 @@ impl Sum {
             return (void, None);
         }
         let mut rest = held.clone();
-        let age_seconds = now_ms.saturating_sub(self.reserved_at_ms) / 1000;
+        let age_seconds = now_ms.saturating_sub(self.reserved_at_ms.load(Ordering::Relaxed)) / 1000;
         for transfer in &mut rest.transfers {
             if let Action::Reserve(hold) = &mut transfer.action {
                 let left = u64::from(hold.lifetime_seconds.get()).saturating_sub(age_seconds);

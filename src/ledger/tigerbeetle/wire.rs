@@ -85,17 +85,25 @@ fn transfer(id: u128, from: u128, to: u128, amount: u64) -> tb::Transfer {
 
 /// Appends the chain, linked.
 pub fn push_chain(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
-    push_chains(out, ids, [chain]);
+    push_linked(out, ids, chain);
+    end_chain(out);
 }
 
-/// Appends chains of several names that happen together or not at all.
-pub fn push_chains<'c>(
-    out: &mut Vec<tb::Transfer>,
-    ids: TransferIds,
-    chains: impl IntoIterator<Item = &'c Chain>,
-) {
-    chains.into_iter().for_each(|chain| push_linked(out, ids, chain));
-    end_chain(out);
+/// Gives a part of a sum back: what it holds of each account is voided and the rest reserved anew, each account on its
+/// own. One whose window is over would keep the others from it.
+pub fn push_take_out(out: &mut Vec<tb::Transfer>, ids: TransferIds, void: &Chain, rest: Option<&Chain>) {
+    let alone = |chain: &Chain, index: usize| Chain {
+        lease: chain.lease.clone(),
+        keep: chain.keep,
+        transfers: smallvec::smallvec![chain.transfers[index].clone()],
+    };
+    for index in 0..void.transfers.len() {
+        push_linked(out, ids, &alone(void, index));
+        if let Some(rest) = rest {
+            push_linked(out, ids, &alone(rest, index));
+        }
+        end_chain(out);
+    }
 }
 
 fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
@@ -139,11 +147,12 @@ pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain
     end_chain(out);
 }
 
-/// Gives a reserve back whose name nobody else knows.
+/// Gives a reserve back whose name nobody else knows. Each account on its own: one whose window is over would keep the
+/// others from it.
 pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
-    out.extend(chain.transfers.iter().map(|step| void(&names, &step.account)));
-    end_chain(out);
+    let alone = |transfer: tb::Transfer| transfer.with_flags(Flags::VOID_PENDING_TRANSFER);
+    out.extend(chain.transfers.iter().map(|step| alone(void(&names, &step.account))));
 }
 
 fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {

@@ -100,7 +100,8 @@ pub async fn run(
                 Wake::End => return,
             }
         }
-        inbox.take(&mut gathered, worker.events_max);
+        // What waits from before counts, or the queue's bound would be none.
+        inbox.take(&mut gathered, worker.events_max.saturating_sub(worker.next.len()));
         let depth = inbox.queued.len();
         worker.shared.metrics.ledger_queue_depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
         worker.next.extend(gathered.drain(..));
@@ -154,7 +155,7 @@ impl Worker {
         self.shared.metrics.ledger_batch_events.observe(events as f64);
         self.shared.metrics.ledger_batch_seconds.observe(started.elapsed().as_secs_f64());
         match answer {
-            Ok(failures) => self.settle_all(batch.settle(failures)),
+            Ok(failures) => self.settle_all(batch.settle(failures, clock::monotonic_ms())),
             Err(error) => self.fail(batch, &error),
         }
     }
@@ -227,7 +228,9 @@ impl Worker {
     fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
         match (work.step, sent_again(&work.chain, landed)) {
             (Step::Abandon, landed) => {
-                self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                if matches!(landed, Landed::Done | Landed::DoneBefore) {
+                    self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                }
                 tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
             }
             (Step::Claim, Landed::Refused(Refusal { code: Code::ExistsWithDifferentFields, .. })) => {

@@ -96,7 +96,7 @@ fn decide(server: &mut Server, works: &[Work], sums: bool, batch_size: usize) ->
         (0..batch_size).map_while(|_| next.pop_front()).for_each(|work| batch.push(work));
         let transfers = batch.write(now(now_ms));
         let mut again = Vec::new();
-        for (work, fate) in batch.settle(server.create_transfers(&transfers)) {
+        for (work, fate) in batch.settle(server.create_transfers(&transfers), 1_000_000) {
             let refusal = match fate {
                 Fate::Landed(Landed::Done) => None,
                 Fate::Landed(Landed::Refused(refusal)) => Some(refusal),
@@ -232,6 +232,42 @@ fn the_rest_of_a_sum_lasts_as_long_as_it_would_have() {
     }
 }
 
+/// The ledger's clock starts when the batch lands, which may be long after it was written: what is left may last longer
+/// than it had to, never shorter.
+#[test]
+fn the_rest_of_a_sum_is_counted_from_when_it_landed() {
+    let limit = account("late");
+    let (one, two) = (work(Keep::Nothing, &[(&limit, 1)]), work(Keep::Nothing, &[(&limit, 2)]));
+    let lease = || LeaseId::fresh(1, fastrand::u128(..));
+    let sum = Sum::of([&one.chain, &two.chain].into_iter(), lease(), 5_000).unwrap();
+    sum.landed(8_000);
+    let (_, rest) = sum.take_out(&one.chain, lease(), 8_000);
+    let Action::Reserve(hold) = rest.unwrap().transfers[0].action else { unreachable!() };
+    assert_eq!(hold.lifetime_seconds.get(), 60);
+}
+
+/// A limit whose window is over must not keep the others from being given back.
+#[test]
+fn each_account_is_given_back_on_its_own() {
+    use tb::transfer::Flags;
+    let (a, b) = (account("second"), account("day"));
+    let (one, two) = (work(Keep::Nothing, &[(&a, 1), (&b, 1)]), work(Keep::Nothing, &[(&a, 2), (&b, 2)]));
+    let sum = Sum::of([&one.chain, &two.chain].into_iter(), LeaseId::fresh(1, 7), 5_000).unwrap();
+    let linked = |work: Work| {
+        let mut batch = Batch::new(100, true);
+        batch.push(work);
+        let written = batch.write(now(1_000_000));
+        written.iter().map(|transfer| transfer.flags().contains(Flags::LINKED)).collect::<Vec<_>>()
+    };
+    let part = one.chain.clone();
+    assert_eq!(linked(Work::give_back(one.chain, None)), [false, false]);
+    assert_eq!(
+        linked(Work::give_back(part, Some(sum))),
+        [true, false, true, false],
+        "void and rest, by account"
+    );
+}
+
 fn batch(sizes: &[usize]) -> Batch {
     let mut batch = Batch::new(100, false);
     for &size in sizes {
@@ -256,7 +292,8 @@ fn failures_reach_the_chain_they_belong_to() {
         (6, Kind::Exists),
         (7, Kind::LinkedEventFailed),
     ];
-    let fates: Vec<_> = batch(&[1, 3, 2, 2]).settle(failures).into_iter().map(|(_, fate)| fate).collect();
+    let fates: Vec<_> =
+        batch(&[1, 3, 2, 2]).settle(failures, 1_000_000).into_iter().map(|(_, fate)| fate).collect();
     let expected =
         [Landed::Done, refused(1, Code::ExceedsCredits), Landed::Done, Landed::DoneBefore].map(Fate::Landed);
     assert_eq!(format!("{fates:?}"), format!("{expected:?}"));
@@ -264,7 +301,7 @@ fn failures_reach_the_chain_they_belong_to() {
 
 #[test]
 fn no_failures_is_done_for_all() {
-    let settled = batch(&[2, 2, 1]).settle(Vec::new());
+    let settled = batch(&[2, 2, 1]).settle(Vec::new(), 1_000_000);
     assert!(settled.iter().all(|(_, fate)| matches!(fate, Fate::Landed(Landed::Done))));
 }
 
