@@ -140,3 +140,25 @@ async fn a_sum_that_lands_after_all_have_left_is_given_back() {
     server.signal("CONT");
     until_used(&ledger, &limits[0].0, 0).await;
 }
+
+/// One limit of an abandoned reserve has ended by itself: the others come back all the same.
+#[tokio::test]
+async fn what_has_ended_keeps_nothing_from_coming_back() {
+    let server = Server::start();
+    let ledger = server.ledger().await;
+    for keep in [Keep::Nothing, Keep::ForCompletion, Keep::Name, Keep::ForRetries] {
+        let limits = ["a", "second", "b"].map(|name| (account(&format!("{keep:?}:{name}")), 10));
+        provision(&ledger, &limits).await;
+        let seconds = [3600, 1, 3600];
+        let transfers =
+            limits.iter().zip(seconds).map(|((account, capacity), s)| reserve(account, 1, *capacity, s));
+        let chain = chain(fresh(), keep, transfers.collect());
+        let outcome = ledger.apply(chain.clone(), PATIENCE).await.unwrap();
+        assert_eq!(outcome.verdict, Verdict::Done);
+        until_used(&ledger, &limits[1].0, 0).await;
+        ledger.give_back(chain);
+        for (account, _) in &limits {
+            until_used(&ledger, account, 0).await;
+        }
+    }
+}

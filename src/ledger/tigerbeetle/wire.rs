@@ -9,7 +9,7 @@ use tigerbeetle_unofficial as tb;
 use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
-use crate::ledger::{Action, Chain, Code, Refusal};
+use crate::ledger::{Action, Chain, Code, Hold, Refusal, Transfer};
 use crate::limit::id::{digest_id, time_ordered_id};
 use crate::limit::{Account, LeaseId};
 
@@ -138,12 +138,14 @@ fn end_chain(out: &mut [tb::Transfer]) {
     }
 }
 
-/// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it.
+/// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it. An amount of 0 stands
+/// for what has ended by itself.
 pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
-    out.extend(chain.transfers.iter().map(|step| void(&names, &step.account)));
+    let is_there = |step: &&Transfer| !matches!(step.action, Action::Reserve(Hold { amount: 0, .. }));
+    out.extend(chain.transfers.iter().filter(is_there).map(|step| void(&names, &step.account)));
     end_chain(out);
 }
 

@@ -227,6 +227,10 @@ impl Worker {
 
     fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
         match (work.step, sent_again(&work.chain, landed)) {
+            (
+                Step::Abandon,
+                Landed::Refused(Refusal { code: Code::PendingTransferExpired, index: index @ 1.., .. }),
+            ) if work.chain.keep.is_named() => self.give_back_the_others(work, index - 1),
             (Step::Abandon, landed) => {
                 if matches!(landed, Landed::Done | Landed::DoneBefore) {
                     self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
@@ -264,6 +268,21 @@ impl Worker {
                     "TigerBeetle refused a transfer: {kind:?}"
                 ))));
             }
+        }
+    }
+
+    /// One of those to give back has ended by itself, and kept the others from it: they go without it.
+    fn give_back_the_others(&mut self, mut work: Work, ended: usize) {
+        let mut left = work.chain.transfers.iter_mut().filter_map(|transfer| match &mut transfer.action {
+            Action::Reserve(hold) if hold.amount > 0 => Some(hold),
+            _ => None,
+        });
+        if let Some(hold) = left.nth(ended) {
+            hold.amount = 0;
+        }
+        let is_left = |action| matches!(action, Action::Reserve(hold) if hold.amount > 0);
+        if work.chain.transfers.iter().any(|transfer| is_left(transfer.action)) {
+            self.next.push_back(work);
         }
     }
 
