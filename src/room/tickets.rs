@@ -1,18 +1,18 @@
 //! Everybody who has a ticket: joining, being served, leaving, and what the clock brings. The words are in [`super`].
 
+mod promise;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::forecast::Known;
 use super::lines::{JobId, LimitId, Lines, Needs};
 use super::watch::Watch;
-use super::{Arrival, Due, Full, Reserved, State, Status, Ticket};
+use super::{Arrival, Due, Full, Reserved, State, Ticket};
 use crate::lease::Lease;
 use crate::ledger::Outlook;
 use crate::limit::{Account, LeaseId, LimitSpec};
-use crate::retry::eta::{self, Stage};
 use crate::retry::policy::Queue;
 
 /// Tickets kept after their end, or while their lease is used: under a kilobyte each, so 10 MB.
@@ -95,28 +95,6 @@ impl Room {
         self.tickets.insert(bits, ticket);
         self.set_timer(bits, Some(deadline_ms));
         Ok(())
-    }
-
-    fn check_room(
-        &self,
-        limits: &[(Arc<Account>, Arc<LimitSpec>, u64)],
-        policy: &Queue,
-        line_part: &impl Fn(LimitId) -> f64,
-        now_ms: u64,
-    ) -> Result<(), Full> {
-        let per_key_max = usize::try_from(policy.places_per_key_max).unwrap_or(usize::MAX);
-        let crowded = limits.iter().find(|(account, ..)| self.lines.waiting_at(account.id) >= per_key_max);
-        let all_taken = (self.lines.len() + self.unclaimed) as u64 >= policy.places_max;
-        if crowded.is_none() && !all_taken {
-            return Ok(());
-        }
-        let (account, spec, own) = crowded.unwrap_or(&limits[0]);
-        let ahead = self.lines.ahead_at(account.id);
-        let known = self.known(account.id, spec, account, line_part(account.id));
-        let eta_seconds = known
-            .wait_ms(ahead, *own, now_ms)
-            .map_or_else(|| eta::elapsed_or_default(policy, 0), |ms| eta::after_ms(ms, policy));
-        Err(Full { limit: crowded.map(|(account, ..)| Arc::clone(account)), eta_seconds })
     }
 
     /// Whom to try now.
@@ -339,44 +317,6 @@ impl Room {
         let first = self.timers.first().map(|(at_ms, _)| *at_ms);
         let insisting = self.insisting.first().map(|(until_ms, _)| *until_ms);
         [first, insisting, self.limits.next_due_ms()].into_iter().flatten().min()
-    }
-
-    /// Where a ticket stands. The first time that a promise is made it is remembered, to be compared with what comes.
-    pub fn status(
-        &mut self,
-        id: JobId,
-        policy: &Queue,
-        line_part: impl Fn(LimitId) -> f64,
-        now_ms: u64,
-    ) -> Option<Status> {
-        let place = self.lines.place(id);
-        let ticket = self.tickets.get(&id)?;
-        let elapsed_ms = now_ms.saturating_sub(ticket.since_ms);
-        let promise = match (&ticket.state, &place) {
-            (State::Queued, Some(place)) => {
-                let limit = self.limits.get(place.limit)?;
-                let known = self.known(place.limit, &limit.spec, &limit.account, line_part(place.limit));
-                let wait_ms = known.wait_ms(place.ahead, place.own, now_ms);
-                wait_ms.filter(|_| !limit.account.is_decreasing()).map(|ms| eta::after_ms(ms, policy))
-            }
-            (State::Processing, _) => Some(eta::eta_seconds(Stage::InFlight, None, policy)),
-            _ => None,
-        };
-        let eta_seconds = match &ticket.state {
-            state if state.is_last() => 0,
-            _ => promise.unwrap_or_else(|| eta::elapsed_or_default(policy, elapsed_ms)),
-        };
-        let elapsed_seconds = elapsed_ms / 1000;
-        if ticket.state == State::Queued && ticket.promised_seconds.is_none() && ticket.is_placed {
-            self.tickets.get_mut(&id)?.promised_seconds = promise;
-        }
-        Some(Status { place, eta_seconds, elapsed_seconds })
-    }
-
-    fn known<'a>(&'a self, limit: LimitId, spec: &LimitSpec, account: &Account, line_part: f64) -> Known<'a> {
-        let outlook = self.limits.get(limit).and_then(|limit| limit.outlook.as_ref());
-        let (kind, capacity) = (spec.kind, spec.capacity);
-        Known { kind, capacity, outlook, mean_hold_ms: account.mean_hold_ms(), line_part }
     }
 
     fn enter(&mut self, id: JobId, state: State, now_ms: u64) {
