@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::chain::{UndoOnDrop, chain_of, chain_of_one, lease_id};
+use self::chain::{UndoOnDrop, chain_of, chain_of_one, lease_id, undo_of};
 
 pub use self::answer::{Code, Decision, Denial, Status};
 pub use self::offer::Offered;
 use crate::clock;
-use crate::ledger::{self, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
+use crate::ledger::{self, Chain, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
 use crate::limit::{Accounts, LeaseId};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::{Retry, RetryHint};
@@ -181,7 +181,7 @@ impl Admission {
             requirement.account.spend_sample(requirement.amount);
         }
         self.peek_the_rest(plan, &mut findings);
-        Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
+        Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
     }
 
     /// The denial of what no wait would ever let pass.
@@ -197,9 +197,9 @@ impl Admission {
         lease_id(plan, name, 0, clock::unix_ms())
     }
 
-    /// Gives back what was reserved for a caller that left before it was told.
-    pub fn give_back(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) {
-        self.ledger.give_back(chain_of(plan, name, id, 0).0);
+    /// The chain that gives back a reservation of all of this plan.
+    pub fn undo(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) -> Chain {
+        undo_of(plan, &Findings::of(plan), name, id)
     }
 
     /// The ledger failed and said nothing: `on_failure` decides.

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 pub use self::outlook::{Free, Outlook};
 use crate::clock;
 use crate::limit::{Account, LeaseId, LimitKey, LimitSpec, Overage};
-use crate::telemetry::{LedgerFailure, Metrics};
+use crate::telemetry::{LeaseEvent, LedgerFailure, Metrics};
 
 /// Transfers of one lease that happen together or not at all.
 #[derive(Debug, Clone)]
@@ -267,8 +267,11 @@ impl Ledger {
     /// Gives a reserve back whose caller has left before it was told of it.
     pub fn give_back(&self, chain: Chain) {
         match &self.backend {
-            // A caller can't leave in the middle of what never waits.
-            Backend::Memory(_) => drop(chain),
+            Backend::Memory(memory) => {
+                if memory.give_back(&chain, clock::monotonic_ms()) {
+                    self.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                }
+            }
             #[cfg(feature = "tigerbeetle")]
             Backend::TigerBeetle(tigerbeetle) => tigerbeetle.give_back(chain),
         }

@@ -7,6 +7,7 @@ pub(crate) mod complete;
 pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
+pub mod unsent;
 pub mod waiter;
 
 use std::sync::Arc;

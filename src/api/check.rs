@@ -4,6 +4,7 @@
 
 use smallvec::SmallVec;
 
+use super::delivery::Unsent;
 use super::error::WireError;
 use super::{LEASE_ID, pb};
 use crate::admission::{Code, Denial, Status};
@@ -130,16 +131,22 @@ fn code_number(code: Code) -> i32 {
     code as i32
 }
 
-pub(crate) fn response(checked: Checked) -> pb::RateLimitResponse {
+/// The answer, and the lease that it tells of.
+pub(crate) fn response(checked: Checked) -> (pb::RateLimitResponse, Unsent) {
+    let (handle, unsent) = match checked.lease {
+        Some(lease) => (Some(lease.handle), lease.unsent.into_iter().collect()),
+        None => (None, Unsent::new()),
+    };
     // Always set: Envoy takes an unset overall_code as allowed.
     let overall = if checked.denial.is_none() { Code::Ok } else { Code::OverLimit };
-    pb::RateLimitResponse {
+    let response = pb::RateLimitResponse {
         overall_code: code_number(overall),
         statuses: checked.statuses.iter().map(descriptor_status).collect(),
         response_headers_to_add: checked.denial.as_ref().map(headers).unwrap_or_default(),
-        dynamic_metadata: checked.lease.map(lease_metadata),
+        dynamic_metadata: handle.map(lease_metadata),
         ..Default::default()
-    }
+    };
+    (response, unsent)
 }
 
 /// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.

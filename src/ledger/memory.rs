@@ -38,6 +38,11 @@ impl Memory {
         self.core.lock().apply(chain, now_ms)
     }
 
+    /// Gives a reserve back whose caller never heard of it; whether it held anything.
+    pub fn give_back(&self, chain: &Chain, now_ms: u64) -> bool {
+        self.core.lock().give_back(chain, now_ms)
+    }
+
     pub fn balance(&self, account: &Account, capacity: u64, now_ms: u64) -> Balance {
         self.core.lock().balance(account, capacity, now_ms)
     }
@@ -116,6 +121,26 @@ impl Core {
         Ok(Outcome { verdict, available })
     }
 
+    /// Each account on its own, because one whose window is over must not keep the others.
+    pub fn give_back(&mut self, chain: &Chain, now_ms: u64) -> bool {
+        let mut gave_back = false;
+        for transfer in &chain.transfers {
+            let slot = self.store.account(transfer.account.id);
+            if is_anonymous(chain) || slot == NONE {
+                continue;
+            }
+            let Some(at) = self.store.find(chain.lease.bits(), slot, Purpose::Reserve) else { continue };
+            let Record { fate, for_retries, .. } = *self.store.record(at);
+            match (fate, for_retries) {
+                (Fate::Counted, true) => self.store.end(at, Fate::GivenBack, now_ms + RETRY_MEMORY_MS),
+                (Fate::Counted, false) => self.store.remove(at),
+                _ => continue,
+            }
+            gave_back = true;
+        }
+        gave_back
+    }
+
     /// What an account holds, brought to `capacity` if that can be done now.
     pub fn balance(&mut self, account: &Account, capacity: u64, now_ms: u64) -> Balance {
         self.store.expire(now_ms, usize::MAX);
@@ -183,7 +208,7 @@ impl Core {
                     }
                     // Only this lease's void could have done it: it is being sent again.
                     Fate::Voided if index == 0 => Err(None),
-                    Fate::Voided => Err(Some(Code::PendingTransferAlreadyVoided)),
+                    Fate::Voided | Fate::GivenBack => Err(Some(Code::PendingTransferAlreadyVoided)),
                     Fate::Expired => Err(Some(Code::PendingTransferExpired)),
                     Fate::Refused => Err(Some(Code::PendingTransferNotFound)),
                 },
@@ -203,6 +228,7 @@ impl Core {
         match self.find(chain, slot, purpose) {
             None => Ok(()),
             Some(record) if record.fate == Fate::Refused => Err(Some(Code::IdAlreadyFailed)),
+            Some(record) if record.fate == Fate::GivenBack => Err(Some(Code::Abandoned)),
             Some(record) if index == 0 && record.amount == amount => Err(None),
             Some(_) => Err(Some(Code::ExistsWithDifferentFields)),
         }

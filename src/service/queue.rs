@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::reserve::{Ask, AskName, ReserveError};
+use super::unsent::UnsentLease;
 use crate::admission::{Denial, Name, Offered};
 use crate::clock;
 use crate::lease::Lease;
@@ -165,13 +166,17 @@ impl Service {
     }
 
     fn granted(
-        &self,
+        self: &Arc<Self>,
         ask: &Ask<'_>,
         plan: Plan,
         lease: Option<Box<Lease>>,
     ) -> Result<Standing, ReserveError> {
-        let mut grant = self.grant(ask, plan, lease)?;
-        grant.told();
+        let undo = lease.as_ref().map(|lease| {
+            let id = &lease.id;
+            Box::new(self.admission.undo(&plan, Name::Lease(id), id))
+        });
+        let grant = self.grant(ask, lease, undo)?;
+        grant.unsent.into_iter().for_each(UnsentLease::sent);
         self.lease_api.allowed(Reason::Allowed);
         let reserved = Reserved {
             lease: grant.id.clone(),

@@ -276,11 +276,11 @@ impl Service {
                 is_picked_up: false,
             };
         };
-        let issued = self.leases.issue_as(ticket, &lease, job_id);
+        self.leases.issue_as(ticket, &lease, job_id);
         Reserved {
             lease: lease.id.clone(),
-            token: issued.token,
-            reserved_at_unix_ms: issued.reserved_at_unix_ms,
+            token: self.leases.token(&lease),
+            reserved_at_unix_ms: lease.reserved_at_unix_ms,
             ends_at_unix_ms: lease.ends_at_unix_ms(),
             unclaimed: Some(lease),
             is_picked_up: false,

@@ -45,6 +45,7 @@ mod live_token;
 mod lease_rows;
 mod lease_scenario;
 mod leases;
+mod unsent;
 
 mod queue;
 mod queue_rows;

@@ -31,6 +31,8 @@ pub enum Fate {
     /// Takes its amount from the account.
     Counted,
     Voided,
+    /// Given back because its caller never heard of it.
+    GivenBack,
     Expired,
     Refused,
 }
