@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use sluice::admission::Request;
 use sluice::app::{App, Options};
 use sluice::config::settings::value::Listen;
-use sluice::config::{SourceFile, load, load_limits};
+use sluice::config::{Document, load, load_limits};
 use sluice::grpc::{pb, rls};
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{Action, Chain, Hold, Keep, Transfer};
@@ -56,7 +56,7 @@ descriptors:
 ";
 
 fn registry(yaml: &str) -> Registry {
-    let file = SourceFile { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
+    let file = Document { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
     load_limits(&[file], None).expect("the limits must be right").registry
 }
 

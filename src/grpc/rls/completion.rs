@@ -4,16 +4,14 @@
 
 use crate::grpc::pb;
 use crate::lease::{Report, Used};
-
-/// The entry that makes a descriptor a completion, and the metadata that it comes from.
-const LEASE_ID: &str = "lease_id";
+use crate::limit::COMPLETION_ENTRY;
 
 /// The entry of a completion that narrows its hits to one limit.
 const LIMIT: &str = "limit";
 
 /// The lease that a descriptor completes, if that is what it is.
 pub fn lease_of(descriptor: &pb::RateLimitDescriptor) -> Option<&str> {
-    descriptor.entries.iter().find(|entry| entry.key == LEASE_ID).map(|entry| entry.value.as_str())
+    descriptor.entries.iter().find(|entry| entry.key == COMPLETION_ENTRY).map(|entry| entry.value.as_str())
 }
 
 /// Entries that only tell the phases apart are not looked at. The request's own hits are those of its start.
@@ -48,5 +46,5 @@ pub fn with_completions(
 /// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
 pub fn lease_metadata(handle: String) -> pb::Struct {
     let value = pb::Value { kind: Some(pb::value::Kind::StringValue(handle)) };
-    pb::Struct { fields: [(LEASE_ID.to_owned(), value)].into() }
+    pb::Struct { fields: [(COMPLETION_ENTRY.to_owned(), value)].into() }
 }
