@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::envoy::{FAIL_CLOSED, LEASES, RATELIMIT, validate};
+use crate::envoy::{FAIL_CLOSED, LEASES, LLM, RATELIMIT, validate};
 
 #[test]
 fn every_bootstrap_is_one_that_envoy_takes() {
@@ -10,7 +10,7 @@ fn every_bootstrap_is_one_that_envoy_takes() {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let bootstraps: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect();
-    assert_eq!(bootstraps.len(), 3, "each must be known to the tests: {bootstraps:?}");
+    assert_eq!(bootstraps.len(), 4, "each must be known to the tests: {bootstraps:?}");
     for path in bootstraps {
         validate(&path);
     }
@@ -20,7 +20,9 @@ fn every_bootstrap_is_one_that_envoy_takes() {
 /// never carried out. And all of it within three seconds.
 #[test]
 fn a_request_is_tried_twice_at_most_and_only_if_it_never_ran() {
-    for (name, bootstrap) in [("ratelimit", RATELIMIT), ("fail-closed", FAIL_CLOSED), ("leases", LEASES)] {
+    let bootstraps =
+        [("ratelimit", RATELIMIT), ("fail-closed", FAIL_CLOSED), ("leases", LEASES), ("llm", LLM)];
+    for (name, bootstrap) in bootstraps {
         let values = |key: &str| -> Vec<&str> {
             let lines = bootstrap.lines().map(str::trim);
             lines.filter_map(|line| line.strip_prefix(key)?.strip_prefix(": ")).collect()
@@ -34,7 +36,7 @@ fn a_request_is_tried_twice_at_most_and_only_if_it_never_ran() {
         );
         assert_eq!(bootstrap.matches("PreviousHostsPredicate").count(), 2, "{name}");
         // A stream of tokens takes as long as it takes; everything else is over soon.
-        let upstream = if name == "leases" { "290s" } else { "2.9s" };
+        let upstream = if ["leases", "llm"].contains(&name) { "290s" } else { "2.9s" };
         assert_eq!(values("timeout"), [upstream, "1.5s"], "{name}");
     }
 }
