@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::envoy::{FAIL_CLOSED, LEASES, LLM, RATELIMIT, validate};
+use crate::sluice::directory;
 
 #[test]
 fn every_bootstrap_is_one_that_envoy_takes() {
@@ -40,3 +43,52 @@ fn a_request_is_tried_twice_at_most_and_only_if_it_never_ran() {
         assert_eq!(values("timeout"), [upstream, "1.5s"], "{name}");
     }
 }
+
+/// What docs/llm.md says to put into envoy/llm.yaml for a provider and an issuer of one's own, put there.
+#[test]
+fn what_the_document_adds_to_the_gateway_is_taken_as_well() {
+    let document = include_str!("../../docs/llm.md");
+    let part = |place: &str| -> Value {
+        let start = format!("```yaml\n# {place}\n");
+        let text = document.split(&start).nth(1).unwrap_or_else(|| panic!("no part for {place}"));
+        serde_saphyr::from_str(text.split("```").next().unwrap()).unwrap()
+    };
+    let mut bootstrap: Value = serde_saphyr::from_str(LLM).unwrap();
+    let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+    let mut put = |place: &str, parts: Value| {
+        let there = bootstrap.pointer_mut(place).unwrap_or_else(|| panic!("no {place}"));
+        there.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+    };
+    let host = format!("{manager}/route_config/virtual_hosts/0");
+    put(&host, part("in the virtual host"));
+    for route in 0..2 {
+        put(&format!("{host}/routes/{route}/route"), part("in the route"));
+    }
+    let provider = format!("{manager}/http_filters/1/typed_config/providers/tenants");
+    put(&provider, part("in the place of local_jwks"));
+    let tenants = bootstrap.pointer_mut(&provider).unwrap().as_object_mut().unwrap();
+    tenants.remove("local_jwks").expect("the one that is replaced");
+    let clusters = bootstrap["static_resources"]["clusters"].as_array_mut().unwrap();
+    clusters[0] = part("in the place of the cluster upstream");
+    clusters.push(part("one more cluster"));
+    // Not every machine has its authorities in the same place.
+    let dir = directory(&[("authority.pem", AUTHORITY)]);
+    let (here, there) = (dir.path().join("authority.pem"), "/etc/ssl/certs/ca-certificates.crt");
+    let bootstrap = bootstrap.to_string().replace(there, here.to_str().unwrap());
+    std::fs::write(dir.path().join("bootstrap.json"), bootstrap).unwrap();
+    validate(&dir.path().join("bootstrap.json"));
+}
+
+/// Somebody's certificate, for a hundred years.
+const AUTHORITY: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBdjCCARugAwIBAgIUIQGsAFEDGpi7mr5v6eMLb5LLGuIwCgYIKoZIzj0EAwIw
+DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMTYxMjE3NTFaGA8yMTI2MTAyMzEyMTc1
+MVowDzENMAsGA1UEAwwEdGVzdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABAT3
+0ro+4ediy4PJe1MLOrZB8aCMMYBnsEwp7f7BbImOT1gkRHNoxnu4MrE+EZ5Y4CjV
+pRxwwVjBB0PJDuCmrrOjUzBRMB0GA1UdDgQWBBQ5Uw9OYiTmtrBQBOPYozDvtqc8
+ojAfBgNVHSMEGDAWgBQ5Uw9OYiTmtrBQBOPYozDvtqc8ojAPBgNVHRMBAf8EBTAD
+AQH/MAoGCCqGSM49BAMCA0kAMEYCIQC8H6vSSA9My36Obn5bXEdA7iwMUpxaL6f7
+Q09BhxnqcAIhAIUeeqCADv1gQazqRIG4oCOIpYGzU/qLdtGtfbZhHNpp
+-----END CERTIFICATE-----
+";
