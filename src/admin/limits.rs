@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::error::ApiError;
 use crate::config::limit_from_json;
 use crate::control::{Control, WriteError};
-use crate::ledger::Balance;
+use crate::ledger::{Balance, Ledger};
 use crate::limit::{Definition, LimitKey, Origin};
 use crate::registry::NamedLimit;
 use crate::service::Service;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::{Hot, Problem, retry_policy_from_json};
-use crate::limit::{Account, LimitKey};
+use crate::ledger::Account;
+use crate::limit::LimitKey;
 use crate::registry::{NamedLimit, Registry};
 use crate::retry::policy::RetryPolicy;
 use crate::snapshot::PolicyOverride;

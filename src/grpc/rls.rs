@@ -237,28 +237,24 @@ fn unit_number(unit: Option<Unit>) -> i32 {
     unit as i32
 }
 
-fn code_number(code: admission::Code) -> i32 {
-    let code = match code {
-        admission::Code::Ok => pb::Code::Ok,
-        admission::Code::OverLimit => pb::Code::OverLimit,
-    };
+fn code_number(is_over: bool) -> i32 {
+    let code = if is_over { pb::Code::OverLimit } else { pb::Code::Ok };
     code as i32
 }
 
 fn response(decision: &Decision) -> pb::RateLimitResponse {
     // Always set: Envoy takes an unset overall_code as allowed.
-    let overall = if decision.denial.is_none() { admission::Code::Ok } else { admission::Code::OverLimit };
     pb::RateLimitResponse {
-        overall_code: code_number(overall),
+        overall_code: code_number(decision.denial.is_some()),
         statuses: decision.statuses.iter().map(descriptor_status).collect(),
         response_headers_to_add: decision.denial.as_ref().map(headers).unwrap_or_default(),
         ..Default::default()
     }
 }
 
-fn descriptor_status(status: &admission::Status) -> pb::DescriptorStatus {
+fn descriptor_status(status: &admission::DescriptorStatus) -> pb::DescriptorStatus {
     pb::DescriptorStatus {
-        code: code_number(status.code),
+        code: code_number(status.is_over),
         current_limit: status.limit.as_ref().map(|limit| pb::RateLimit {
             name: limit.name.to_string(),
             requests_per_unit: limit.requests_per_unit,

@@ -11,8 +11,7 @@ use futures_util::future::join_all;
 use super::Lease;
 use super::settle::Step;
 use crate::clock;
-use crate::ledger::{Chain, Ledger, LedgerError, Verdict};
-use crate::limit::Accounts;
+use crate::ledger::{Accounts, Chain, Ledger, LedgerError, LiveLedger, Verdict};
 use crate::registry::Registry;
 use crate::retry::backoff::Backoff;
 
@@ -22,7 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// What settling needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Means<'a> {
-    pub ledger: &'a Ledger,
+    pub ledger: &'a LiveLedger,
     pub registry: &'a Registry,
     pub accounts: &'a Accounts,
 }
@@ -54,7 +53,7 @@ impl Means<'_> {
         let started = clock::instant();
         let mut backoff = Backoff::default();
         loop {
-            match self.ledger.complete(chain.clone()).await {
+            match self.ledger.complete(&chain).await {
                 Ok(outcome) => return Ok(outcome.verdict),
                 Err(LedgerError::Unavailable(_) | LedgerError::QueueFull { .. })
                     if started.elapsed() < PATIENCE =>

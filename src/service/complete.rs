@@ -144,7 +144,7 @@ impl Service {
         if why == Why::Completed {
             let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
             let released = steps.iter().filter(|step| lease.held[step.index].kind.is_concurrency());
-            released.for_each(|step| account(step).saw_hold(held_ms));
+            released.for_each(|step| account(step).hints.saw_hold(held_ms));
             self.queue.completed(&lease.id);
         }
         let freed = steps.iter().filter(|step| !matches!(step.change, Change::Raise { .. }));
