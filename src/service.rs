@@ -18,6 +18,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use self::queue::Queue;
 use crate::admission::Admission;
 use crate::lease::Leases;
+use crate::ledger::Ledger;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
 

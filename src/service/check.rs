@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Service;
-use crate::admission::{DecideError, Denial, Request, Status};
+use crate::admission::{DecideError, Denial, DescriptorStatus, Request};
 use crate::lease::Report;
 use crate::registry::Ask;
 use crate::retry::budget::marks_retry;
@@ -34,7 +34,7 @@ pub(crate) struct Completion<'a> {
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// One per descriptor, in the order of the call. That of a completion is always OK.
-    pub(crate) statuses: SmallVec<[Status; 4]>,
+    pub(crate) statuses: SmallVec<[DescriptorStatus; 4]>,
     /// `None`: allowed.
     pub(crate) denial: Option<Denial>,
     /// What a completion must name, if one is needed: a token, or the id of a lease that has none.
@@ -63,7 +63,7 @@ impl Service {
             (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
         }
         for completion in &check.completions {
-            checked.statuses.insert(completion.index, Status::bare());
+            checked.statuses.insert(completion.index, DescriptorStatus::bare());
         }
         Ok(checked)
     }

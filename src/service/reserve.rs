@@ -11,7 +11,7 @@ use super::Service;
 use crate::admission::{DecideError, Decision, Denial, Name};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{Code, LedgerError};
+use crate::ledger::{LedgerError, RefusalCode};
 use crate::limit::{Cost, LeaseId};
 use crate::registry::{Enforcement, Plan, Requirement};
 use crate::snapshot::Snapshot;
@@ -103,7 +103,7 @@ impl Service {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),
         })?;
-        if decision.refused == Some(Code::ExistsWithDifferentFields) {
+        if decision.refused == Some(RefusalCode::ExistsWithDifferentFields) {
             return Err(ReserveError::UsedForAnother);
         }
         self.count(&decision);
