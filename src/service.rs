@@ -19,6 +19,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use self::queue::Queue;
 use crate::admission::Admission;
 use crate::lease::Leases;
+use crate::ledger::Ledger;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
 
@@ -36,14 +37,16 @@ pub struct Service {
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     calls: TaskTracker,
+    /// Of the gRPC port.
+    connections: TaskTracker,
 }
 
 impl Service {
     pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
-        let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
+        let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
         let queue = Queue::new(admission.ledger.is_shared());
-        Self { live, admission, leases, queue, metrics, lease_api, draining, calls }
+        Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.
@@ -55,6 +58,16 @@ impl Service {
     pub(crate) async fn finish_calls(&self) {
         self.calls.close();
         self.calls.wait().await;
+    }
+
+    /// Held by a connection of the gRPC port for as long as it is open.
+    pub(crate) fn connection(&self) -> TaskTrackerToken {
+        self.connections.token()
+    }
+
+    /// How many are open.
+    pub(crate) fn connected(&self) -> usize {
+        self.connections.len()
     }
 
     pub(crate) fn start_draining(&self) {

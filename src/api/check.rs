@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use super::delivery::Unsent;
 use super::error::WireError;
-use super::{LEASE_ID, pb};
-use crate::admission::{Code, Denial, Status};
+use super::pb;
+use crate::admission::{Denial, DescriptorStatus};
 use crate::lease::{Report, Used};
-use crate::limit::Unit;
 use crate::limit::key::Entry;
+use crate::limit::{COMPLETION_ENTRY, Unit};
 use crate::registry::{Ask, OverrideLimit};
 use crate::service::check::{Check, Checked, Completion};
 
@@ -52,7 +52,7 @@ pub(crate) fn parse<'a>(
 
 /// The lease that a descriptor completes, if that is what it is.
 fn lease_of(descriptor: &pb::RateLimitDescriptor) -> Option<&str> {
-    descriptor.entries.iter().find(|entry| entry.key == LEASE_ID).map(|entry| entry.value.as_str())
+    descriptor.entries.iter().find(|entry| entry.key == COMPLETION_ENTRY).map(|entry| entry.value.as_str())
 }
 
 /// Entries that only tell the phases apart are not looked at. The request's own hits are those of its start.
@@ -123,11 +123,8 @@ fn unit_number(unit: Option<Unit>) -> i32 {
     found.map_or(pb::Unit::Unknown, |(theirs, _)| *theirs) as i32
 }
 
-fn code_number(code: Code) -> i32 {
-    let code = match code {
-        Code::Ok => pb::Code::Ok,
-        Code::OverLimit => pb::Code::OverLimit,
-    };
+fn code_number(is_over: bool) -> i32 {
+    let code = if is_over { pb::Code::OverLimit } else { pb::Code::Ok };
     code as i32
 }
 
@@ -138,9 +135,8 @@ pub(crate) fn response(checked: Checked) -> (pb::RateLimitResponse, Unsent) {
         None => (None, Unsent::new()),
     };
     // Always set: Envoy takes an unset overall_code as allowed.
-    let overall = if checked.denial.is_none() { Code::Ok } else { Code::OverLimit };
     let response = pb::RateLimitResponse {
-        overall_code: code_number(overall),
+        overall_code: code_number(checked.denial.is_some()),
         statuses: checked.statuses.iter().map(descriptor_status).collect(),
         response_headers_to_add: checked.denial.as_ref().map(headers).unwrap_or_default(),
         dynamic_metadata: handle.map(lease_metadata),
@@ -152,12 +148,12 @@ pub(crate) fn response(checked: Checked) -> (pb::RateLimitResponse, Unsent) {
 /// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
 fn lease_metadata(lease: String) -> pb::Struct {
     let value = pb::Value { kind: Some(pb::value::Kind::StringValue(lease)) };
-    pb::Struct { fields: [(LEASE_ID.to_owned(), value)].into() }
+    pb::Struct { fields: [(COMPLETION_ENTRY.to_owned(), value)].into() }
 }
 
-fn descriptor_status(status: &Status) -> pb::DescriptorStatus {
+fn descriptor_status(status: &DescriptorStatus) -> pb::DescriptorStatus {
     pb::DescriptorStatus {
-        code: code_number(status.code),
+        code: code_number(status.is_over),
         current_limit: status.limit.as_ref().map(|limit| pb::RateLimit {
             name: limit.name.to_string(),
             requests_per_unit: limit.requests_per_unit,

@@ -11,8 +11,7 @@ use futures_util::future::join_all;
 use super::Lease;
 use super::settle::Settlement;
 use crate::clock;
-use crate::ledger::{Chain, Ledger, LedgerError, Verdict};
-use crate::limit::Accounts;
+use crate::ledger::{Accounts, Chain, Ledger, LedgerError, LiveLedger, Verdict};
 use crate::registry::Registry;
 use crate::retry::backoff::Backoff;
 
@@ -22,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Settles leases on a ledger, by the limits that the files have now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settler<'a> {
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) ledger: &'a LiveLedger,
     pub(crate) registry: &'a Registry,
     pub(crate) accounts: &'a Accounts,
 }
@@ -57,7 +56,7 @@ impl Settler<'_> {
         let started = clock::instant();
         let mut backoff = Backoff::default();
         loop {
-            match self.ledger.complete(chain.clone()).await {
+            match self.ledger.complete(&chain).await {
                 Ok(outcome) => return Ok(outcome.verdict),
                 Err(LedgerError::Unavailable(_) | LedgerError::QueueFull { .. })
                     if started.elapsed() < PATIENCE =>

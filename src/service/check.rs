@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Service;
 use super::unsent::UnsentLease;
-use crate::admission::{DecideError, Denial, Request, Status};
+use crate::admission::{DecideError, Denial, DescriptorStatus, Request};
 use crate::lease::Report;
 use crate::registry::Ask;
 use crate::retry::budget::marks_retry;
@@ -35,7 +35,7 @@ pub(crate) struct Completion<'a> {
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// One per descriptor, in the order of the call. That of a completion is always OK.
-    pub(crate) statuses: SmallVec<[Status; 4]>,
+    pub(crate) statuses: SmallVec<[DescriptorStatus; 4]>,
     /// `None`: allowed.
     pub(crate) denial: Option<Denial>,
     /// If a completion is needed.
@@ -76,7 +76,7 @@ impl Service {
             (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
         }
         for completion in &check.completions {
-            checked.statuses.insert(completion.index, Status::bare());
+            checked.statuses.insert(completion.index, DescriptorStatus::bare());
         }
         Ok(checked)
     }

@@ -160,7 +160,7 @@ impl Service {
         if why == Why::Completed {
             let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
             let released = settlements.iter().filter(|each| lease.held[each.index].kind.is_concurrency());
-            released.for_each(|settlement| account(settlement).saw_hold(held_ms));
+            released.for_each(|settlement| account(settlement).hints.saw_hold(held_ms));
             self.queue.completed(&lease.id);
         }
         let freed = settlements.iter().filter(|each| !matches!(each.adjustment, Adjustment::Raise { .. }));

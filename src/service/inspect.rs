@@ -9,7 +9,7 @@ use super::Service;
 use crate::clock;
 use crate::lease::table::LeaseState;
 use crate::lease::{Held, Lease};
-use crate::ledger::{Balance, LedgerError};
+use crate::ledger::{Balance, Ledger, LedgerError};
 use crate::registry::NamedLimit;
 use crate::retry::eta;
 use crate::telemetry::LimitLabel;

@@ -12,7 +12,7 @@ use super::unsent::UnsentLease;
 use crate::admission::{DecideError, Decision, Denial, Name};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{Chain, Code, LedgerError};
+use crate::ledger::{Chain, LedgerError, RefusalCode};
 use crate::limit::{Cost, LeaseId};
 use crate::registry::{Enforcement, Plan, Requirement};
 use crate::snapshot::Snapshot;
@@ -80,7 +80,7 @@ impl Service {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),
         })?;
-        if decision.refused == Some(Code::ExistsWithDifferentFields) {
+        if decision.refused == Some(RefusalCode::ExistsWithDifferentFields) {
             return Err(ReserveError::UsedForAnother);
         }
         self.count(&decision);

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Service;
-use crate::ledger::Chain;
+use crate::ledger::{Chain, Ledger};
 use crate::limit::LeaseId;
+use crate::telemetry::LeaseEvent;
 
 /// A lease that its caller has not heard of yet.
 #[derive(Debug)]
@@ -59,6 +60,10 @@ impl Service {
     pub(super) fn give_back(&self, undo: Chain) {
         let limits: Vec<_> = undo.transfers.iter().map(|transfer| transfer.account.id).collect();
         self.admission.ledger.give_back(undo);
+        // A ledger that others share counts by itself, when it has landed.
+        if !self.admission.ledger.is_shared() {
+            self.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+        }
         self.queue.freed(limits.into_iter());
     }
 }
