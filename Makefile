@@ -43,7 +43,7 @@ bench-tools: # h2load and valgrind
 	@scripts/tools.sh bench
 
 .PHONY: demo
-demo: tools build-tigerbeetle ## Envoy, TigerBeetle, Sluice and an upstream on loopback, and the curl lines to try
+demo: tools build-tigerbeetle ## an LLM gateway on loopback: Envoy, TigerBeetle, Sluice and a model, and the curl lines to try
 	@scripts/demo.sh
 
 .PHONY: demo-check

@@ -2,14 +2,11 @@
 //!
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
-mod codec;
 mod front;
-pub mod lease;
+mod lease;
 mod opening;
-pub mod pb;
-pub mod queue;
+pub(crate) mod queue;
 pub mod rls;
-pub mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +23,7 @@ use tonic_health::server::HealthReporter;
 
 use self::front::Front;
 use self::opening::Opening;
+use crate::api::pb;
 use crate::listen::Listener;
 use crate::retry::backoff;
 use crate::service::Service;

@@ -8,6 +8,8 @@ pub mod app;
 pub mod admin;
 pub mod grpc;
 
+pub mod api;
+
 pub mod control;
 pub mod service;
 pub mod admission;
