@@ -23,6 +23,10 @@ pub const REQUIREMENTS_MAX: usize = 32;
 /// Some of the requirements of a request, by their places in it.
 pub type RequirementSet = BitSet;
 
+/// The entry that makes a descriptor a completion, and the metadata that it comes from. Sluice takes that entry for itself:
+/// it matches no limit and marks no retry.
+pub const COMPLETION_ENTRY: &str = "lease_id";
+
 /// How a reservation gives its capacity back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {

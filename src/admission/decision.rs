@@ -115,7 +115,8 @@ impl Decision {
 }
 
 impl DescriptorStatus {
-    fn bare() -> Self {
+    /// That of a descriptor that no limit applies to.
+    pub(crate) fn bare() -> Self {
         Self { is_over: false, limit: None, remaining: 0, reset_ms: None }
     }
 }
