@@ -175,6 +175,7 @@ impl App {
         self.service.leases.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
         self.stop_admin.cancel();
+        self.control.close().await;
         // Idle connections may stay open; nothing is promised on them.
         self.tasks.stop(TASKS_END_WITHIN).await;
     }
