@@ -18,9 +18,9 @@ pub use self::offer::Offered;
 use crate::clock;
 use crate::ledger::{self, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
 use crate::limit::{Accounts, LeaseId};
+use crate::queue::share::{Share, Taken};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::{Retry, RetryHint};
-use crate::room::turnstile::{Pass, Turnstile};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{Metrics, Reason};
 
@@ -65,7 +65,7 @@ pub struct Admission {
     pub accounts: Accounts,
     pub retry: Retry,
     /// Keeps a share of each limit for those who wait for it.
-    pub turnstile: Turnstile,
+    pub share: Arc<Share>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -144,8 +144,8 @@ impl Admission {
         if decreasing != 0 && !leave_out(plan, &mut findings, decreasing) {
             return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
         }
-        let pass = match self.turnstile.enter(enforced(plan)) {
-            Ok(pass) => pass,
+        let taken = match self.share.take(enforced(plan)) {
+            Ok(taken) => taken,
             Err(kept) if leave_out(plan, &mut findings, kept) => None,
             Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
         };
@@ -172,7 +172,7 @@ impl Admission {
             Err(error) => return self.without_ledger(snapshot, plan, error),
         };
         // From here on it succeeds.
-        pass.into_iter().for_each(Pass::through);
+        taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
         self.retry.on_allowed(charged(plan, &findings).map(|requirement| requirement.account.id), now_ms);

@@ -26,12 +26,11 @@ use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
 use crate::limit::Accounts;
 use crate::listen::Listener;
 use crate::retry::Retry;
-use crate::room::turnstile::Turnstile;
-use crate::service::{Service, waiter};
+use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::telemetry::Metrics;
-use crate::{admin, clock, grpc};
+use crate::{admin, clock, grpc, queue};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -103,7 +102,7 @@ impl App {
             ledger,
             accounts,
             retry: Retry::default(),
-            turnstile: Turnstile::default(),
+            share: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
         let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
@@ -124,7 +123,7 @@ impl App {
             serving_admin.await;
             Ok(())
         });
-        tasks.spawn(until(stop_rest.clone(), waiter::run(Arc::clone(&service))));
+        tasks.spawn(until(stop_rest.clone(), queue::runner::run(Arc::clone(&service))));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
         tasks.spawn(until(stop_rest.clone(), watch::run(Arc::clone(&control), options.config_dir, sources)));
@@ -152,7 +151,7 @@ impl App {
     /// Stops. The order, and the race that each step prevents:
     ///
     /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
-    /// 2. the waiting room closes: those who wait and those who watch would hold up the calls;
+    /// 2. the queue closes: those who wait and those who watch would hold up the calls;
     /// 3. the gRPC port finishes its calls, and only then
     /// 4. the completions that their callers did not wait for: a call that finishes may start one;
     /// 5. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted

@@ -7,7 +7,6 @@ mod front;
 pub mod lease;
 mod opening;
 pub mod pb;
-pub mod queue;
 pub mod rls;
 pub mod status;
 

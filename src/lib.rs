@@ -8,10 +8,12 @@ pub mod app;
 pub mod admin;
 pub mod grpc;
 
+pub mod api;
+
 pub mod control;
 pub mod service;
 pub mod admission;
-pub mod room;
+pub mod queue;
 pub mod lease;
 pub mod snapshot;
 

@@ -3,7 +3,6 @@
 pub mod complete;
 pub mod queue;
 pub mod reserve;
-pub mod waiter;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use self::queue::Queue;
 use crate::admission::Admission;
 use crate::lease::Desk;
+use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
 
@@ -37,7 +36,8 @@ impl Service {
     pub fn new(live: Live, admission: Admission, desk: Desk, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
-        let queue = Queue::new(admission.ledger.is_shared());
+        let queue =
+            Queue::new(admission.ledger.is_shared(), Arc::clone(&admission.share), Arc::clone(&metrics));
         Self { live, admission, desk, queue, metrics, lease_api, draining, calls }
     }
 

@@ -16,13 +16,14 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use crate::admission::Denial;
+use crate::api::queue::{self, NOT_IN_LINE, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
 use crate::clock;
 use crate::grpc::lease::{self, BACKEND, INVALID, UNKNOWN_LIMIT};
 use crate::grpc::pb::lease as pb;
-use crate::grpc::queue::{self, NOT_IN_LINE, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
 use crate::grpc::rls::REQUEST_ID;
 use crate::lease::book::State as LeaseState;
 use crate::limit::LeaseId;
+use crate::queue::JobId;
 use crate::retry::eta;
 use crate::service::Service;
 use crate::service::queue::Left;
@@ -81,7 +82,7 @@ pub async fn leave(
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
     match service.leave(&id).await {
-        Left::Out(standing) => Ok(followed(queue::status(&standing))),
+        Left::Out(place) => Ok(followed(queue::status(&place))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
         Left::Unknown => Err(unknown(&id)),
     }
@@ -146,8 +147,8 @@ pub async fn one(
     let Path(id) = id?;
     // Who only asks for the headers has not got the token.
     let is_holder = method == Method::GET;
-    if let Some(standing) = service.standing(LeaseId::parse(&id).bits(), is_holder) {
-        return Ok(followed(queue::status(&standing)));
+    if let Some(place) = service.place(JobId::of(&LeaseId::parse(&id)), is_holder) {
+        return Ok(followed(queue::status(&place)));
     }
     let view = service.desk.view(&id).ok_or_else(|| unknown(&id))?;
     let lease = view.lease;

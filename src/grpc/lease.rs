@@ -11,9 +11,9 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::pb::lease as pb;
-use super::queue;
 use super::rls::REQUEST_ID;
 use crate::admission::Denial;
+use crate::api::queue;
 use crate::lease::token;
 use crate::limit::{LeaseId, REQUIREMENTS_MAX};
 use crate::service::Service;
@@ -220,7 +220,7 @@ fn mistake<'s>(error: String, detail: String) -> Answer<'s> {
     Answer { message, denial: None, grant: None }
 }
 
-pub(super) fn denied(denial: &Denial) -> pb::ReserveResponse {
+pub fn denied(denial: &Denial) -> pb::ReserveResponse {
     let limit = denial.limit.as_ref().map(ToString::to_string).unwrap_or_default();
     let error = match denial.reason {
         Reason::LimitDecreasing => format!("{DECREASING}{limit}"),
@@ -237,7 +237,7 @@ pub(super) fn denied(denial: &Denial) -> pb::ReserveResponse {
     }
 }
 
-pub(super) fn parse_reserve<'a>(
+pub fn parse_reserve<'a>(
     request: &'a pb::ReserveRequest,
     request_id: Option<&'a str>,
 ) -> Result<Ask<'a>, String> {

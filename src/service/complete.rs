@@ -51,7 +51,7 @@ impl Service {
     ) -> Result<(), CompleteError> {
         // Whoever is done before its turn came needs no place.
         if let Named::Id(id) = named
-            && self.is_in_line(id)
+            && self.is_queued(id)
         {
             self.leave(id).await;
             return Ok(());
@@ -127,7 +127,7 @@ impl Service {
             if self.settle(lease.clone(), nothing, Why::GivenBack).await.is_ok() {
                 return;
             }
-            if self.queue.closing.is_cancelled() {
+            if self.queue.is_closing() {
                 return;
             }
             tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;

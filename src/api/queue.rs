@@ -1,4 +1,4 @@
-//! The waiting room on the wire: places in line as `sluice.v1.LeaseStatus`, for both ports.
+//! The queue on the wire: a place as `sluice.v1.LeaseStatus`, for both ports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::lease::{BACKEND, INVALID, UNKNOWN_LIMIT, denied, parse_reserve};
-use super::pb::lease as pb;
 use crate::admission::Denial;
+use crate::grpc::lease::{BACKEND, INVALID, UNKNOWN_LIMIT, denied, parse_reserve};
+use crate::grpc::pb::lease as pb;
 use crate::limit::LeaseId;
-use crate::room::State;
+use crate::queue::{Failure, JobId, PlaceState, PlaceStatus, TimedOut};
 use crate::service::Service;
-use crate::service::queue::{Left, Standing};
+use crate::service::queue::{Left, QueueReserve};
 use crate::service::reserve::ReserveError;
 use crate::telemetry::Reason;
 
@@ -43,8 +43,8 @@ pub async fn reserve(
         Err(detail) => return mistake(INVALID.to_owned(), detail),
     };
     match service.queue_reserve(&ask).await {
-        Ok(Ok(standing)) => (status(&standing), None),
-        Ok(Err(denial)) => (refused(&denial), Some(denial)),
+        Ok(QueueReserve::Placed(place)) => (status(&place), None),
+        Ok(QueueReserve::Denied(denial)) => (refused(&denial), Some(denial)),
         Err(error @ ReserveError::UsedForAnother) => mistake(INVALID.to_owned(), error.to_string()),
         Err(ReserveError::Ledger(error)) => mistake(BACKEND.to_owned(), error.to_string()),
         Err(ReserveError::UnknownLimit(key)) => {
@@ -63,19 +63,19 @@ fn refused(denial: &Denial) -> pb::LeaseStatus {
     pb::LeaseStatus { retry_after_ms, eta_seconds, error, limit, reason, ..Default::default() }
 }
 
-pub fn status(standing: &Standing) -> pb::LeaseStatus {
-    let state = &standing.state;
+pub fn status(place: &PlaceStatus) -> pb::LeaseStatus {
+    let state = &place.state;
     let waits = state.is_waiting();
     let mut status = pb::LeaseStatus {
-        allowed: matches!(state, State::Reserved(_)),
+        allowed: matches!(state, PlaceState::Reserved(_)),
         status: if waits { "queued" } else { state.name() }.to_owned(),
         state: state.name().to_owned(),
-        job_id: standing.job_id.clone(),
-        lease_id: standing.id.to_string(),
-        position: standing.position.filter(|_| waits),
-        eta_seconds: standing.eta_seconds,
-        elapsed_seconds: standing.elapsed_seconds,
-        requirements: standing
+        job_id: place.job_id.clone(),
+        lease_id: place.id.to_string(),
+        position: place.position.filter(|_| waits),
+        eta_seconds: place.eta_seconds,
+        elapsed_seconds: place.elapsed_seconds,
+        requirements: place
             .wants
             .iter()
             .map(|(key, amount)| pb::Requirement { key: key.to_string(), amount: *amount })
@@ -83,23 +83,40 @@ pub fn status(standing: &Standing) -> pb::LeaseStatus {
         ..Default::default()
     };
     match state {
-        State::Reserved(reserved) => {
+        PlaceState::Reserved(reserved) => {
             status.lease_token = reserved.token.clone().unwrap_or_default();
             status.reserved_at_unix_ms = reserved.reserved_at_unix_ms;
         }
-        State::TimedOut(why) => status.detail = (*why).to_owned(),
-        State::Failed(why) => {
-            let (error, detail) = why.split_once(": ").unwrap_or((why, ""));
-            (status.error, status.detail) = (error.to_owned(), detail.to_owned());
-        }
-        State::Queued | State::Processing | State::Completed | State::Cancelled => {}
+        PlaceState::TimedOut(why) => timed_out(*why).clone_into(&mut status.detail),
+        PlaceState::Failed(failure) => (status.error, status.detail) = failed(failure),
+        PlaceState::Queued | PlaceState::Processing | PlaceState::Completed | PlaceState::Cancelled => {}
     }
     status
 }
 
+fn timed_out(why: TimedOut) -> &'static str {
+    match why {
+        TimedOut::Deadline => "waited as long as a job may (retry_policy.queue.deadline_seconds)",
+        TimedOut::NotPickedUp => "was not picked up in time (retry_policy.queue.pickup_seconds)",
+        TimedOut::LeaseEnded => "the lease ran out before it was completed",
+    }
+}
+
+/// The error and the detail of a job that can't be served any more.
+fn failed(failure: &Failure) -> (String, String) {
+    match failure {
+        Failure::UnknownLimit(key) => (format!("{UNKNOWN_LIMIT}{key}"), String::new()),
+        Failure::NeverFits(key) => {
+            (Reason::NeverFits.name().to_owned(), format!("it needs more of {key} than there ever is"))
+        }
+        Failure::NameUsed => (INVALID.to_owned(), ReserveError::UsedForAnother.to_string()),
+        Failure::Stopping => (BACKEND.to_owned(), "this instance stops; ask again".to_owned()),
+    }
+}
+
 pub async fn leave(service: &Arc<Service>, id: &str) -> Result<pb::LeaseStatus, Status> {
     match service.leave(id).await {
-        Left::Out(standing) => Ok(status(&standing)),
+        Left::Out(place) => Ok(status(&place)),
         Left::Holds => Err(Status::failed_precondition(NOT_IN_LINE)),
         Left::Unknown => Err(unknown()),
     }
@@ -109,13 +126,13 @@ fn unknown() -> Status {
     Status::not_found(format!("{UNKNOWN_LEASE}: {UNKNOWN_LEASE_DETAIL}"))
 }
 
-/// The states of a place in line as they come.
+/// The states of a place as they come.
 pub fn watch(
     service: &Arc<Service>,
     id: &str,
 ) -> Result<ReceiverStream<Result<pb::LeaseStatus, Status>>, Status> {
-    let id = LeaseId::parse(id).bits();
-    let changes = service.changes(id).ok_or_else(unknown)?;
+    let id = JobId::of(&LeaseId::parse(id));
+    let changes = service.place_changes(id).ok_or_else(unknown)?;
     let (sender, receiver) = mpsc::channel(WATCH_BUFFER);
     let service = Arc::clone(service);
     tokio::spawn(async move {
@@ -123,16 +140,16 @@ pub fn watch(
         loop {
             let mut changed = std::pin::pin!(changes.notified());
             changed.as_mut().enable();
-            // A place before it is told: whoever hears `reserved` has picked it up.
-            let Ok(place) = sender.reserve().await else { return };
-            let Some(standing) = service.standing(id, true) else { return place.send(Err(unknown())) };
-            let is_last = standing.state.is_last();
-            let news = Some((standing.state.name(), standing.position));
+            // Sending must be possible before the queue is asked: whoever hears `reserved` has picked it up.
+            let Ok(permit) = sender.reserve().await else { return };
+            let Some(place) = service.place(id, true) else { return permit.send(Err(unknown())) };
+            let is_last = place.state.is_last();
+            let news = Some((place.state.name(), place.position));
             if told != news {
-                place.send(Ok(status(&standing)));
+                permit.send(Ok(status(&place)));
                 told = news;
             } else {
-                drop(place);
+                drop(permit);
             }
             if is_last {
                 return;

@@ -1,31 +1,31 @@
-//! How long until a place in line is served: arithmetic over what a limit will get back by itself. Pure.
+//! How long until a job is served: arithmetic over what a limit will get back by itself. Pure.
 //!
-//! A rolling limit gives back what it holds when its windows end, and what the line takes then comes back a window later,
-//! so the times at which it gives back repeat with the window. Where those are not known it is capacity / window. A
-//! concurrency limit gives back as fast as its holders finish: capacity / mean hold. Where neither is known, nobody
-//! promises anything.
+//! A rolling limit gets back what it holds when the windows end, and what the queue takes then comes back a window later.
+//! So the times at which it gets something back repeat with the window. Where they are not known, the rate is
+//! capacity / window. A concurrency limit gets back what it holds as fast as its holders finish: capacity / mean hold.
+//! Where neither is known, there is no estimate.
 
 use crate::ledger::Outlook;
 use crate::limit::Kind;
 
-/// What is known of a limit that somebody waits at.
+/// What is known of a limit that jobs wait at.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
+pub struct Forecast<'a> {
     pub kind: Kind,
     pub capacity: u64,
     /// What the ledger said last.
-    pub outlook: Option<&'a Outlook>,
+    pub schedule: Option<&'a Outlook>,
     /// How long its holders were seen to hold it.
     pub mean_hold_ms: Option<u64>,
-    /// The part of it that the line gets.
-    pub line_part: f64,
+    /// The part of it that the queue gets; newcomers get the rest.
+    pub queue_part: f64,
 }
 
-impl Known<'_> {
-    /// Milliseconds from `now_ms` until `ahead` and then `own` were served; `None` if nobody can know.
-    pub fn wait_ms(&self, ahead: u64, own: u64, now_ms: u64) -> Option<f64> {
-        let used = self.outlook.map_or(self.capacity, |outlook| outlook.used);
-        let wanted = (ahead as f64 + own as f64) / self.line_part.clamp(0.01, 1.0);
+impl Forecast<'_> {
+    /// Milliseconds from `now_ms` until `before` and then `own` were served; `None` if nobody can know.
+    pub fn wait_ms(&self, before: u64, own: u64, now_ms: u64) -> Option<f64> {
+        let used = self.schedule.map_or(self.capacity, |schedule| schedule.used);
+        let wanted = (before as f64 + own as f64) / self.queue_part.clamp(0.01, 1.0);
         let lacking = used as f64 + wanted - self.capacity as f64;
         if lacking <= 0.0 {
             return Some(0.0);
@@ -38,16 +38,16 @@ impl Known<'_> {
             Kind::Rolling { window_seconds } => {
                 let window_ms = f64::from(window_seconds.get()) * 1000.0;
                 let even = lacking / self.capacity as f64 * window_ms;
-                Some(self.by_outlook(lacking, window_ms, now_ms).unwrap_or(even))
+                Some(self.by_schedule(lacking, window_ms, now_ms).unwrap_or(even))
             }
         }
     }
 
-    /// By the times at which the limit gives back, over and over again.
-    fn by_outlook(&self, lacking: f64, window_ms: f64, now_ms: u64) -> Option<f64> {
-        let outlook = self.outlook?;
-        let known: u64 = outlook.frees.iter().map(|free| free.amount).sum();
-        if known == 0 || (!outlook.is_whole && lacking > known as f64) {
+    /// By the times at which the limit gets something back, again in each window.
+    fn by_schedule(&self, lacking: f64, window_ms: f64, now_ms: u64) -> Option<f64> {
+        let schedule = self.schedule?;
+        let known: u64 = schedule.frees.iter().map(|free| free.amount).sum();
+        if known == 0 || (!schedule.is_whole && lacking > known as f64) {
             return None;
         }
         let rounds = (lacking / known as f64).ceil() - 1.0;
@@ -57,7 +57,7 @@ impl Known<'_> {
             sum += free.amount as f64;
             sum + 1e-9 >= rest
         };
-        let at_ms = outlook.frees.iter().find(enough)?.at_ms;
+        let at_ms = schedule.frees.iter().find(enough)?.at_ms;
         Some(rounds * window_ms + at_ms.saturating_sub(now_ms) as f64)
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     const HELD: Kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };
     const NOW_MS: u64 = 50_000;
 
-    fn outlook(used: u64, frees: &[(u64, u64)], is_whole: bool) -> Outlook {
+    fn schedule(used: u64, frees: &[(u64, u64)], is_whole: bool) -> Outlook {
         let free = |&(in_ms, amount): &(u64, u64)| Free { at_ms: NOW_MS + in_ms, amount };
         Outlook { used, frees: frees.iter().map(free).collect(), is_whole }
     }
@@ -81,18 +81,18 @@ mod tests {
     fn wait(
         kind: Kind,
         capacity: u64,
-        outlook: Option<&Outlook>,
+        schedule: Option<&Outlook>,
         hold: Option<u64>,
-        ahead: u64,
+        before: u64,
     ) -> Option<f64> {
-        let known = Known { kind, capacity, outlook, mean_hold_ms: hold, line_part: 1.0 };
-        known.wait_ms(ahead, 1, NOW_MS)
+        let forecast = Forecast { kind, capacity, schedule, mean_hold_ms: hold, queue_part: 1.0 };
+        forecast.wait_ms(before, 1, NOW_MS)
     }
 
     #[test]
     fn a_rolling_limit_by_its_calendar() {
         // 10 in 10 s, all used: 4 come back in 2 s, 6 in 9 s, and again 10 s later each.
-        let there = outlook(10, &[(2000, 4), (9000, 6)], true);
+        let there = schedule(10, &[(2000, 4), (9000, 6)], true);
         let rows = [
             (0, 2000.0),
             (3, 2000.0),
@@ -103,10 +103,10 @@ mod tests {
             (14, 19_000.0),
             (25, 29_000.0),
         ];
-        for (ahead, expected) in rows {
-            assert_eq!(wait(TEN_SECONDS, 10, Some(&there), None, ahead), Some(expected), "{ahead} ahead");
+        for (before, expected) in rows {
+            assert_eq!(wait(TEN_SECONDS, 10, Some(&there), None, before), Some(expected), "{before} before");
         }
-        let half = outlook(5, &[(3000, 5)], true);
+        let half = schedule(5, &[(3000, 5)], true);
         assert_eq!(wait(TEN_SECONDS, 10, Some(&half), None, 4), Some(0.0));
         assert_eq!(wait(TEN_SECONDS, 10, Some(&half), None, 5), Some(3000.0));
     }
@@ -116,7 +116,7 @@ mod tests {
         // 10 in 10 s are 1 a second.
         assert_eq!(wait(TEN_SECONDS, 10, None, None, 0), Some(1000.0));
         assert_eq!(wait(TEN_SECONDS, 10, None, None, 24), Some(25_000.0));
-        let in_part = outlook(10, &[(2000, 4)], false);
+        let in_part = schedule(10, &[(2000, 4)], false);
         assert_eq!(wait(TEN_SECONDS, 10, Some(&in_part), None, 3), Some(2000.0));
         assert_eq!(wait(TEN_SECONDS, 10, Some(&in_part), None, 4), Some(5000.0));
     }
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn what_newcomers_take_makes_it_longer() {
-        let known =
-            Known { kind: TEN_SECONDS, capacity: 10, outlook: None, mean_hold_ms: None, line_part: 0.5 };
-        assert_eq!(known.wait_ms(4, 1, NOW_MS), Some(10_000.0));
+        let forecast =
+            Forecast { kind: TEN_SECONDS, capacity: 10, schedule: None, mean_hold_ms: None, queue_part: 0.5 };
+        assert_eq!(forecast.wait_ms(4, 1, NOW_MS), Some(10_000.0));
     }
 
     #[test]
