@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use sluice::api::pb;
 use sluice::app::{App, Options};
 use sluice::config::Sources;
 use sluice::config::settings::value::Listen;
-use sluice::grpc::{pb, rls};
+use sluice::grpc::rls;
 use sluice::service::Service;
 
 const LIMITS: u64 = 10_000;

@@ -38,7 +38,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::control::Control;
 use crate::listen::Listener;
 use crate::service::Service;
@@ -119,10 +118,7 @@ async fn ready(State(service): State<Arc<Service>>) -> Response {
 }
 
 async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    limits::fill_gauges(&service).await;
-    let (policy, now_ms) = (&service.live.load().retry, clock::monotonic_ms());
-    service.metrics.retry_budget_ratio.set(service.admission.retry.budget_ratio(policy, now_ms));
-    match service.metrics.encode() {
+    match service.metrics_text().await {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

@@ -19,7 +19,7 @@ use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_t
 use crate::config::settings::value::{self, LedgerUri, Listen};
 use crate::config::{Loaded, Problem, Settings};
 use crate::control::{Composed, Control, compose, watch};
-use crate::lease::Desk;
+use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
@@ -105,8 +105,8 @@ impl App {
             share: Arc::default(),
             metrics: Arc::clone(&metrics),
         };
-        let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
-        let service = Arc::new(Service::new(live, admission, desk, metrics));
+        let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
+        let service = Arc::new(Service::new(live, admission, leases, metrics));
         let control = Arc::new(Control::new(Arc::clone(&service), state));
         control.taken_over(&taken_over).await;
 
@@ -166,7 +166,7 @@ impl App {
         if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {
             tracing::warn!("calls did not finish in time");
         }
-        self.service.desk.close(DRAIN_MAX).await;
+        self.service.leases.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
         self.stop_rest.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -287,7 +287,7 @@ async fn keep_house(service: Arc<Service>, health: grpc::Health) {
     let mut was_ready = None;
     loop {
         service.admission.ledger.sweep();
-        service.desk.sweep();
+        service.leases.sweep();
         let ready = service.ready().is_ok();
         if was_ready != Some(ready) {
             health.set(ready).await;

@@ -2,13 +2,11 @@
 //!
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
-mod codec;
 mod front;
-pub mod lease;
+mod lease;
 mod opening;
-pub mod pb;
 pub mod rls;
-pub mod status;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +23,7 @@ use tonic_health::server::HealthReporter;
 
 use self::front::Front;
 use self::opening::Opening;
+use crate::api::pb;
 use crate::listen::Listener;
 use crate::retry::backoff;
 use crate::service::Service;

@@ -8,14 +8,14 @@
 //!
 //! Refuses to know the wire, and how a reserve is decided: the runner is told through [`runner::Attempts`].
 
-pub mod place;
+mod place;
 pub mod places;
-pub mod order;
+mod order;
 mod limits;
 mod forecast;
 pub mod share;
 pub mod step;
-pub mod runner;
+pub(crate) mod runner;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ pub enum Leaving {
 
 impl Queue {
     /// `is_shared`: others than this process use the ledger.
-    pub fn new(is_shared: bool, share: Arc<Share>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(is_shared: bool, share: Arc<Share>, metrics: Arc<Metrics>) -> Self {
         Self {
             places: Mutex::new(Places::new(is_shared)),
             depth: AtomicUsize::new(0),
@@ -88,14 +88,14 @@ impl Queue {
     }
 
     /// No job waits at these limits, and this one has no place yet: it may be attempted without one.
-    pub fn may_skip(&self, id: JobId, limits: impl Iterator<Item = LimitId>) -> bool {
+    pub(crate) fn may_skip(&self, id: JobId, limits: impl Iterator<Item = LimitId>) -> bool {
         let places = self.places.lock();
         places.get(id).is_none() && !places.has_queue(limits)
     }
 
     /// Takes a place, or finds the one that the same job has. [`Queue::end_call`] must follow, when the caller was
     /// told of it or has gone.
-    pub fn take_place(&self, new: NewPlace, policy: &Policy) -> Result<JobId, NoPlace> {
+    pub(crate) fn take_place(&self, new: NewPlace, policy: &Policy) -> Result<JobId, NoPlace> {
         let id = JobId::of(&new.id);
         let mut places = self.places.lock();
         // Under the lock: whoever closes the queue sees all places that were taken before.
@@ -117,7 +117,7 @@ impl Queue {
     }
 
     /// Returns when a job was served, or its position is known.
-    pub async fn first_answer(&self, id: JobId) {
+    pub(crate) async fn first_answer(&self, id: JobId) {
         let unanswered = || {
             let places = self.places.lock();
             let place = places.get(id)?;
@@ -137,7 +137,7 @@ impl Queue {
     }
 
     /// The caller that took a place was told of it, or has gone. A place that no caller has heard of is forgotten.
-    pub fn end_call(&self, id: JobId, is_heard: bool) {
+    pub(crate) fn end_call(&self, id: JobId, is_heard: bool) {
         let mut places = self.places.lock();
         let Ended { is_news, unclaimed } = places.end_call(id, is_heard, clock::monotonic_ms());
         places.release_later(unclaimed);
@@ -148,7 +148,7 @@ impl Queue {
     }
 
     /// What the holder of a place is told. A holder that hears that it was served has picked its lease up.
-    pub fn status(&self, id: JobId, is_holder: bool, policy: &Policy) -> Option<PlaceStatus> {
+    pub(crate) fn status(&self, id: JobId, is_holder: bool, policy: &Policy) -> Option<PlaceStatus> {
         let mut places = self.places.lock();
         if is_holder {
             places.picked_up(id);
@@ -157,17 +157,17 @@ impl Queue {
     }
 
     /// Tells when a place changes; `None` if there is none.
-    pub fn changes(&self, id: JobId) -> Option<Arc<Notify>> {
+    pub(crate) fn changes(&self, id: JobId) -> Option<Arc<Notify>> {
         self.places.lock().get(id).map(|place| Arc::clone(&place.changed))
     }
 
-    pub fn is_waiting(&self, id: JobId) -> bool {
+    pub(crate) fn is_waiting(&self, id: JobId) -> bool {
         self.depth.load(Ordering::Acquire) > 0
             && self.places.lock().get(id).is_some_and(|place| place.state.is_waiting())
     }
 
     /// The holder of a place leaves. What was reserved for it and not picked up goes to the next.
-    pub fn leave(&self, id: JobId) -> Leaving {
+    pub(crate) fn leave(&self, id: JobId) -> Leaving {
         let mut places = self.places.lock();
         match places.get(id).map(|place| &place.state) {
             None => Leaving::Unknown,
@@ -184,7 +184,7 @@ impl Queue {
     }
 
     /// Something of these limits came back.
-    pub fn freed(&self, limits: impl Iterator<Item = LimitId>) {
+    pub(crate) fn freed(&self, limits: impl Iterator<Item = LimitId>) {
         if self.depth.load(Ordering::Acquire) > 0 {
             let mut places = self.places.lock();
             limits.for_each(|limit| places.freed(limit));
@@ -194,7 +194,7 @@ impl Queue {
     }
 
     /// A lease was completed; if a job waited for it, its place has ended.
-    pub fn completed(&self, lease: &LeaseId) {
+    pub(crate) fn completed(&self, lease: &LeaseId) {
         let mut places = self.places.lock();
         if let Some(id) = places.of_lease(lease) {
             places.end(id, PlaceState::Completed, clock::monotonic_ms());
@@ -202,7 +202,7 @@ impl Queue {
     }
 
     /// The limits or the policy have changed.
-    pub fn snapshot_changed(&self, policy: &Policy) {
+    pub(crate) fn snapshot_changed(&self, policy: &Policy) {
         let mut places = self.places.lock();
         if places.depth() > 0 || places.next_due_ms().is_some() {
             places.policy_changed(policy);
@@ -213,7 +213,7 @@ impl Queue {
     }
 
     /// Gives no more places and tells those who have one. Returns when nothing is under way any more.
-    pub async fn close(&self, limit: Duration) {
+    pub(crate) async fn close(&self, limit: Duration) {
         self.closing.cancel();
         if tokio::time::timeout(limit, self.closed.cancelled()).await.is_err() {
             tracing::warn!("the queue did not empty in time");
@@ -221,7 +221,7 @@ impl Queue {
     }
 
     /// Whoever has something under way for the queue stops then.
-    pub fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_cancelled()
     }
 

@@ -1,6 +1,10 @@
-//! What every way in shares: the live snapshot, the decision and the leases.
+//! The use cases, one file each, and what they share: the live snapshot, the decision and the leases.
+//!
+//! Ports call one of these for each call that comes in. Nothing above decides, and nothing here knows the wire.
 
-pub mod complete;
+pub(crate) mod check;
+pub(crate) mod complete;
+pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
 
@@ -11,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::admission::Admission;
-use crate::lease::Desk;
+use crate::lease::Leases;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
@@ -23,7 +27,7 @@ const LEASE_API: &str = "lease_api";
 pub struct Service {
     pub live: Live,
     pub admission: Admission,
-    pub desk: Desk,
+    pub(crate) leases: Leases,
     pub queue: Queue,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
@@ -33,12 +37,12 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(live: Live, admission: Admission, desk: Desk, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
-        let queue =
-            Queue::new(admission.ledger.is_shared(), Arc::clone(&admission.share), Arc::clone(&metrics));
-        Self { live, admission, desk, queue, metrics, lease_api, draining, calls }
+        let is_shared = admission.ledger.is_shared();
+        let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
+        Self { live, admission, leases, queue, metrics, lease_api, draining, calls }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.
@@ -47,17 +51,17 @@ impl Service {
     }
 
     /// Returns when no call is being worked on.
-    pub async fn finish_calls(&self) {
+    pub(crate) async fn finish_calls(&self) {
         self.calls.close();
         self.calls.wait().await;
     }
 
-    pub fn start_draining(&self) {
+    pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
     /// Ready to be sent requests; the reason if not.
-    pub fn ready(&self) -> Result<(), String> {
+    pub(crate) fn ready(&self) -> Result<(), String> {
         if self.draining.load(Ordering::Acquire) {
             return Err("draining".to_owned());
         }

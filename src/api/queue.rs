@@ -1,57 +1,55 @@
-//! The queue on the wire: a place as `sluice.v1.LeaseStatus`, for both ports.
+//! The queue on the wire, for both ports: a place as `sluice.v1.LeaseStatus`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
+use http::StatusCode;
 
+use super::error::{BACKEND, INVALID, UNKNOWN_LIMIT, WireError};
+use super::lease::denied;
+use super::pb::lease as pb;
 use crate::admission::Denial;
-use crate::grpc::lease::{BACKEND, INVALID, UNKNOWN_LIMIT, denied, parse_reserve};
-use crate::grpc::pb::lease as pb;
-use crate::limit::LeaseId;
-use crate::queue::{Failure, JobId, PlaceState, PlaceStatus, TimedOut};
-use crate::service::Service;
-use crate::service::queue::{Left, QueueReserve};
+use crate::queue::{Failure, PlaceState, PlaceStatus, TimedOut};
+use crate::service::queue::QueueReserve;
 use crate::service::reserve::ReserveError;
 use crate::telemetry::Reason;
 
-/// How often those who watch are told that they have moved up.
-const POSITION_INTERVAL: Duration = Duration::from_secs(1);
-
-/// States that a watcher may be behind; one that is slower gets the newest.
-const WATCH_BUFFER: usize = 4;
-
 /// What those hear whose lease nobody knows here.
-pub const UNKNOWN_LEASE: &str = "unknown_lease";
-pub const UNKNOWN_LEASE_DETAIL: &str = "it was reserved by another instance, has ended, or made room for others; \
+pub(crate) const UNKNOWN_LEASE: &str = "unknown_lease";
+pub(crate) const UNKNOWN_LEASE_DETAIL: &str = "it was reserved by another instance, has ended, or made room for others; \
      a place in line ends with the instance that gave it: ask again";
-pub const NOT_IN_LINE: &str = "it is not in line: what is reserved is completed instead";
+pub(crate) const NOT_IN_LINE: &str = "it is not in line: what is reserved is completed instead";
 
-/// One reserve that may wait, and the denial if it was one.
-pub async fn reserve(
-    service: &Arc<Service>,
-    request: &pb::ReserveRequest,
-    request_id: Option<&str>,
-) -> (pb::LeaseStatus, Option<Denial>) {
-    let _call = service.call();
-    let mistake =
-        |error: String, detail: String| (pb::LeaseStatus { error, detail, ..Default::default() }, None);
-    let ask = match parse_reserve(request, request_id) {
-        Ok(ask) => ask,
-        Err(detail) => return mistake(INVALID.to_owned(), detail),
-    };
-    match service.queue_reserve(&ask).await {
-        Ok(QueueReserve::Placed(place)) => (status(&place), None),
-        Ok(QueueReserve::Denied(denial)) => (refused(&denial), Some(denial)),
-        Err(error @ ReserveError::UsedForAnother) => mistake(INVALID.to_owned(), error.to_string()),
-        Err(ReserveError::Ledger(error)) => mistake(BACKEND.to_owned(), error.to_string()),
-        Err(ReserveError::UnknownLimit(key)) => {
-            let detail = ReserveError::UnknownLimit(String::new()).to_string();
-            mistake(format!("{UNKNOWN_LIMIT}{key}"), detail)
+/// The answer to a reserve that may wait, or about a place.
+#[derive(Debug)]
+pub(crate) struct PlaceAnswer {
+    pub(crate) message: pb::LeaseStatus,
+    pub(crate) http: StatusCode,
+    /// What a denied caller is told in headers.
+    pub(crate) denial: Option<Denial>,
+}
+
+pub(crate) fn reserve_answer(outcome: Result<QueueReserve, ReserveError>) -> PlaceAnswer {
+    match outcome {
+        Ok(QueueReserve::Placed(place)) => place_answer(&place),
+        Ok(QueueReserve::Denied(denial)) => {
+            let is_full = denial.reason == Reason::QueueFull;
+            let http = if is_full { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+            PlaceAnswer { message: refused(&denial), http, denial: Some(denial) }
+        }
+        Err(error) => {
+            let error = WireError::from(error);
+            let http = error.http();
+            let WireError { error, detail, .. } = error;
+            let message = pb::LeaseStatus { error, detail, ..Default::default() };
+            PlaceAnswer { message, http, denial: None }
         }
     }
+}
+
+/// A job that waits is 202.
+pub(crate) fn place_answer(place: &PlaceStatus) -> PlaceAnswer {
+    let http = if place.state.is_waiting() { StatusCode::ACCEPTED } else { StatusCode::OK };
+    PlaceAnswer { message: status(place), http, denial: None }
 }
 
 fn refused(denial: &Denial) -> pb::LeaseStatus {
@@ -63,9 +61,11 @@ fn refused(denial: &Denial) -> pb::LeaseStatus {
     pb::LeaseStatus { retry_after_ms, eta_seconds, error, limit, reason, ..Default::default() }
 }
 
-pub fn status(place: &PlaceStatus) -> pb::LeaseStatus {
+pub(crate) fn status(place: &PlaceStatus) -> pb::LeaseStatus {
     let state = &place.state;
     let waits = state.is_waiting();
+    let requirement =
+        |(key, amount): &(Arc<str>, u64)| pb::Requirement { key: key.to_string(), amount: *amount };
     let mut status = pb::LeaseStatus {
         allowed: matches!(state, PlaceState::Reserved(_)),
         status: if waits { "queued" } else { state.name() }.to_owned(),
@@ -75,11 +75,7 @@ pub fn status(place: &PlaceStatus) -> pb::LeaseStatus {
         position: place.position.filter(|_| waits),
         eta_seconds: place.eta_seconds,
         elapsed_seconds: place.elapsed_seconds,
-        requirements: place
-            .wants
-            .iter()
-            .map(|(key, amount)| pb::Requirement { key: key.to_string(), amount: *amount })
-            .collect(),
+        requirements: place.wants.iter().map(requirement).collect(),
         ..Default::default()
     };
     match state {
@@ -112,54 +108,4 @@ fn failed(failure: &Failure) -> (String, String) {
         Failure::NameUsed => (INVALID.to_owned(), ReserveError::UsedForAnother.to_string()),
         Failure::Stopping => (BACKEND.to_owned(), "this instance stops; ask again".to_owned()),
     }
-}
-
-pub async fn leave(service: &Arc<Service>, id: &str) -> Result<pb::LeaseStatus, Status> {
-    match service.leave(id).await {
-        Left::Out(place) => Ok(status(&place)),
-        Left::Holds => Err(Status::failed_precondition(NOT_IN_LINE)),
-        Left::Unknown => Err(unknown()),
-    }
-}
-
-fn unknown() -> Status {
-    Status::not_found(format!("{UNKNOWN_LEASE}: {UNKNOWN_LEASE_DETAIL}"))
-}
-
-/// The states of a place as they come.
-pub fn watch(
-    service: &Arc<Service>,
-    id: &str,
-) -> Result<ReceiverStream<Result<pb::LeaseStatus, Status>>, Status> {
-    let id = JobId::of(&LeaseId::parse(id));
-    let changes = service.place_changes(id).ok_or_else(unknown)?;
-    let (sender, receiver) = mpsc::channel(WATCH_BUFFER);
-    let service = Arc::clone(service);
-    tokio::spawn(async move {
-        let mut told = None;
-        loop {
-            let mut changed = std::pin::pin!(changes.notified());
-            changed.as_mut().enable();
-            // Sending must be possible before the queue is asked: whoever hears `reserved` has picked it up.
-            let Ok(permit) = sender.reserve().await else { return };
-            let Some(place) = service.place(id, true) else { return permit.send(Err(unknown())) };
-            let is_last = place.state.is_last();
-            let news = Some((place.state.name(), place.position));
-            if told != news {
-                permit.send(Ok(status(&place)));
-                told = news;
-            } else {
-                drop(permit);
-            }
-            if is_last {
-                return;
-            }
-            tokio::select! {
-                () = changed => {}
-                () = tokio::time::sleep(POSITION_INTERVAL) => {}
-                () = sender.closed() => return,
-            }
-        }
-    });
-    Ok(ReceiverStream::new(receiver))
 }

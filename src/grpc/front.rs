@@ -19,8 +19,9 @@ use tonic::service::Routes;
 use tonic::{Status, TimeoutExpired};
 use tower::Service as _;
 
-use super::codec::MESSAGE_BYTES_MAX;
-use super::{pb, rls};
+use super::rls;
+use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::api::{REQUEST_ID, pb};
 use crate::service::Service;
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -62,7 +63,7 @@ impl Front {
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
-                let request_id = parts.headers.get(rls::REQUEST_ID).and_then(|value| value.to_str().ok());
+                let request_id = parts.headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
                 Ok(match self.decide(message, request_id).await {
                     Ok(response) => plain(&response),
                     Err(status) => refusal(&status),

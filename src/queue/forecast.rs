@@ -10,20 +10,20 @@ use crate::limit::Kind;
 
 /// What is known of a limit that jobs wait at.
 #[derive(Debug, Clone, Copy)]
-pub struct Forecast<'a> {
-    pub kind: Kind,
-    pub capacity: u64,
+pub(super) struct Forecast<'a> {
+    pub(super) kind: Kind,
+    pub(super) capacity: u64,
     /// What the ledger said last.
-    pub schedule: Option<&'a Outlook>,
+    pub(super) schedule: Option<&'a Outlook>,
     /// How long its holders were seen to hold it.
-    pub mean_hold_ms: Option<u64>,
+    pub(super) mean_hold_ms: Option<u64>,
     /// The part of it that the queue gets; newcomers get the rest.
-    pub queue_part: f64,
+    pub(super) queue_part: f64,
 }
 
 impl Forecast<'_> {
     /// Milliseconds from `now_ms` until `before` and then `own` were served; `None` if nobody can know.
-    pub fn wait_ms(&self, before: u64, own: u64, now_ms: u64) -> Option<f64> {
+    pub(super) fn wait_ms(&self, before: u64, own: u64, now_ms: u64) -> Option<f64> {
         let used = self.schedule.map_or(self.capacity, |schedule| schedule.used);
         let wanted = (before as f64 + own as f64) / self.queue_part.clamp(0.01, 1.0);
         let lacking = used as f64 + wanted - self.capacity as f64;

@@ -21,7 +21,7 @@ const CHECK_MS: u64 = 1000;
 const EXPIRY_LAG_MS: u64 = 20;
 
 #[derive(Debug, Default)]
-pub struct Limits {
+pub(super) struct Limits {
     limits: AHashMap<LimitId, Limit>,
     wakes: BTreeSet<(u64, LimitId)>,
     /// Others than this process take from the ledger's accounts and give back.
@@ -29,11 +29,11 @@ pub struct Limits {
 }
 
 #[derive(Debug)]
-pub struct Limit {
-    pub account: Arc<Account>,
+pub(super) struct Limit {
+    pub(super) account: Arc<Account>,
     /// As it was when it was last asked for.
-    pub spec: Arc<LimitSpec>,
-    pub schedule: Option<Outlook>,
+    pub(super) spec: Arc<LimitSpec>,
+    pub(super) schedule: Option<Outlook>,
     wake_ms: Option<u64>,
     /// How many there were in a row.
     refusals: u32,
@@ -42,16 +42,16 @@ pub struct Limit {
 }
 
 impl Limits {
-    pub fn new(is_shared: bool) -> Self {
+    pub(super) fn new(is_shared: bool) -> Self {
         Self { is_shared, ..Self::default() }
     }
 
-    pub fn get(&self, limit: LimitId) -> Option<&Limit> {
+    pub(super) fn get(&self, limit: LimitId) -> Option<&Limit> {
         self.limits.get(&limit)
     }
 
     /// One more job in the queue needs a limit.
-    pub fn add(&mut self, account: Arc<Account>, spec: Arc<LimitSpec>) {
+    pub(super) fn add(&mut self, account: Arc<Account>, spec: Arc<LimitSpec>) {
         let id = account.id;
         let new = Limit {
             account,
@@ -67,7 +67,7 @@ impl Limits {
     }
 
     /// One of those jobs has left the queue.
-    pub fn remove_one(&mut self, limit: LimitId) {
+    pub(super) fn remove_one(&mut self, limit: LimitId) {
         let Some(known) = self.limits.get_mut(&limit) else { return };
         known.needed_by -= 1;
         if known.needed_by == 0 {
@@ -77,21 +77,21 @@ impl Limits {
     }
 
     /// A limit refused a job, and is now as `spec` says.
-    pub fn refused(&mut self, limit: LimitId, spec: &Arc<LimitSpec>) {
+    pub(super) fn refused(&mut self, limit: LimitId, spec: &Arc<LimitSpec>) {
         if let Some(known) = self.limits.get_mut(&limit) {
             known.spec = Arc::clone(spec);
             known.refusals = known.refusals.saturating_add(1);
         }
     }
 
-    pub fn served(&mut self, limit: LimitId) {
+    pub(super) fn served(&mut self, limit: LimitId) {
         if let Some(known) = self.limits.get_mut(&limit) {
             known.refusals = 0;
         }
     }
 
     /// What the ledger says after a refusal, if it says anything; `amount` is what the first job needs.
-    pub fn scheduled(
+    pub(super) fn scheduled(
         &mut self,
         limit: LimitId,
         schedule: Option<Outlook>,
@@ -124,7 +124,7 @@ impl Limits {
 
     /// A limit came due: true if it is worth an attempt, else it comes due again later. `sample` is what was last seen
     /// free.
-    pub fn is_worth_an_attempt(
+    pub(super) fn is_worth_an_attempt(
         &mut self,
         limit: LimitId,
         amount: u64,
@@ -146,7 +146,7 @@ impl Limits {
     }
 
     /// The limits that have come due; each is told once.
-    pub fn due(&mut self, now_ms: u64) -> Vec<LimitId> {
+    pub(super) fn due(&mut self, now_ms: u64) -> Vec<LimitId> {
         let mut due = Vec::new();
         while let Some(&(at_ms, limit)) = self.wakes.first()
             && at_ms <= now_ms
@@ -157,7 +157,7 @@ impl Limits {
         due
     }
 
-    pub fn next_due_ms(&self) -> Option<u64> {
+    pub(super) fn next_due_ms(&self) -> Option<u64> {
         self.wakes.first().map(|(at_ms, _)| *at_ms)
     }
 

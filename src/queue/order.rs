@@ -19,10 +19,10 @@ use smallvec::{SmallVec, smallvec};
 use super::place::{JobId, LimitId};
 
 /// What a job needs of each of its limits.
-pub type Amounts = SmallVec<[(LimitId, u64); 4]>;
+pub(super) type Amounts = SmallVec<[(LimitId, u64); 4]>;
 
 #[derive(Debug, Default)]
-pub struct Order {
+pub(super) struct Order {
     /// Only limits at which a job waits or is being attempted.
     lines: AHashMap<LimitId, Line>,
     jobs: AHashMap<JobId, Job>,
@@ -57,41 +57,37 @@ struct Job {
 
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
+pub(super) struct Position {
     /// The limit that it waits at.
-    pub limit: LimitId,
+    pub(super) limit: LimitId,
     /// How many jobs are before it there.
-    pub jobs_before: u64,
+    pub(super) jobs_before: u64,
     /// What they need of that limit together; a job that is being attempted counts too.
-    pub amount_before: u64,
+    pub(super) amount_before: u64,
     /// What it needs itself.
-    pub own: u64,
+    pub(super) own: u64,
 }
 
 impl Order {
     /// How many jobs wait or are being attempted.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
-    }
-
     /// How many jobs wait at a limit.
-    pub fn waiting_at(&self, limit: LimitId) -> usize {
+    pub(super) fn waiting_at(&self, limit: LimitId) -> usize {
         self.lines.get(&limit).map_or(0, |line| line.waiting.len())
     }
 
     /// The job that is next at a limit, and what it needs of it.
-    pub fn first_at(&self, limit: LimitId) -> Option<(JobId, u64)> {
+    pub(super) fn first_at(&self, limit: LimitId) -> Option<(JobId, u64)> {
         self.lines.get(&limit)?.waiting.first_key_value().map(|(_, first)| *first)
     }
 
     /// Adds a job behind all others. It has its turn as soon as no job is before it. `refused_by` is the limit that it
     /// could not have, if it was attempted before. True if jobs wait before it and none of them has a turn now, so that
     /// its position is known already.
-    pub fn join(&mut self, id: JobId, needs: Amounts, refused_by: Option<LimitId>) -> bool {
+    pub(super) fn join(&mut self, id: JobId, needs: Amounts, refused_by: Option<LimitId>) -> bool {
         self.came += 1;
         let in_the_way = self.first_in_the_way(&needs, self.came, None);
         let limit = in_the_way.or(refused_by).unwrap_or(needs[0].0);
@@ -111,20 +107,20 @@ impl Order {
     }
 
     /// Something of a limit came back.
-    pub fn freed(&mut self, limit: LimitId) {
+    pub(super) fn freed(&mut self, limit: LimitId) {
         if self.lines.contains_key(&limit) {
             self.make_ready(limit);
         }
     }
 
     /// Something of every limit may have come back.
-    pub fn freed_all(&mut self) {
+    pub(super) fn freed_all(&mut self) {
         let limits: Vec<LimitId> = self.lines.keys().copied().collect();
         limits.into_iter().for_each(|limit| self.make_ready(limit));
     }
 
     /// The job whose turn it is. From here on it is being attempted.
-    pub fn next_turn(&mut self) -> Option<JobId> {
+    pub(super) fn next_turn(&mut self) -> Option<JobId> {
         while let Some(limit) = self.ready.pop_front() {
             let Some(line) = self.lines.get_mut(&limit) else { continue };
             line.is_ready = false;
@@ -148,7 +144,7 @@ impl Order {
     }
 
     /// A job that was attempted did not get this limit: it goes back to where it stood there.
-    pub fn refused(&mut self, id: JobId, limit: LimitId) {
+    pub(super) fn refused(&mut self, id: JobId, limit: LimitId) {
         // A job that waits isn't being attempted: this is about an earlier job of the same name.
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.waits_at.is_empty()) else { return };
         debug_assert!(job.needs.iter().any(|(there, _)| *there == limit));
@@ -164,7 +160,7 @@ impl Order {
     }
 
     /// From now on it waits at every limit that has refused it.
-    pub fn insist(&mut self, id: JobId) {
+    pub(super) fn insist(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.insists = true;
         if let Some(&here) = job.waits_at.last() {
@@ -176,7 +172,7 @@ impl Order {
     }
 
     /// From now on it waits at one limit again.
-    pub fn relent(&mut self, id: JobId) {
+    pub(super) fn relent(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.insists = false;
         let Some(last) = job.waits_at.last().copied() else { return };
@@ -190,7 +186,7 @@ impl Order {
     }
 
     /// Takes a job out because it was served or left: those behind it move up. What it needed, if it was there.
-    pub fn remove(&mut self, id: JobId) -> Option<Amounts> {
+    pub(super) fn remove(&mut self, id: JobId) -> Option<Amounts> {
         self.end_attempt(id, None);
         let waits_at = self.jobs.get(&id)?.waits_at.clone();
         self.step_out(id);
@@ -203,7 +199,7 @@ impl Order {
     }
 
     /// Where a job stands; the front while it is being attempted.
-    pub fn position(&mut self, id: JobId) -> Option<Position> {
+    pub(super) fn position(&mut self, id: JobId) -> Option<Position> {
         let job = self.jobs.get(&id)?;
         let Some(&limit) = job.waits_at.last() else {
             let (limit, own) = job.needs[0];
@@ -220,7 +216,7 @@ impl Order {
     }
 
     /// What all jobs that wait at a limit, or are being attempted, need of it together.
-    pub fn demand_at(&self, limit: LimitId) -> u64 {
+    pub(super) fn demand_at(&self, limit: LimitId) -> u64 {
         let Some(line) = self.lines.get(&limit) else { return 0 };
         let attempted =
             line.attempting.and_then(|id| self.jobs.get(&id)).map_or(0, |job| job.needs_of(limit));
@@ -228,22 +224,22 @@ impl Order {
     }
 
     /// What a job needs that waits or is being attempted.
-    pub fn needs(&self, id: JobId) -> Amounts {
+    pub(super) fn needs(&self, id: JobId) -> Amounts {
         self.jobs.get(&id).map(|job| job.needs.clone()).unwrap_or_default()
     }
 
     /// The limits that a job waits at.
-    pub fn waits_at(&self, id: JobId) -> impl Iterator<Item = LimitId> {
+    pub(super) fn waits_at(&self, id: JobId) -> impl Iterator<Item = LimitId> {
         self.jobs.get(&id).into_iter().flat_map(|job| job.waits_at.iter().copied())
     }
 
     /// No job waits at a limit or is being attempted there.
-    pub fn is_idle(&self, limit: LimitId) -> bool {
+    pub(super) fn is_idle(&self, limit: LimitId) -> bool {
         !self.lines.contains_key(&limit)
     }
 
     /// The jobs that wait at a limit, in order.
-    pub fn at(&self, limit: LimitId) -> impl Iterator<Item = JobId> {
+    pub(super) fn at(&self, limit: LimitId) -> impl Iterator<Item = JobId> {
         self.lines.get(&limit).into_iter().flat_map(|line| line.waiting.values().map(|(id, _)| *id))
     }
 

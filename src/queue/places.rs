@@ -50,7 +50,7 @@ pub struct Places {
 
 /// What came due. Nothing has been done about it yet: whoever reads it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Due {
+pub(super) enum Due {
     /// A job waited as long as it may, so its place has to end.
     Deadline(JobId),
     /// A job was served and nobody came, so its place has to end and its lease has to be released.
@@ -61,11 +61,11 @@ pub enum Due {
 
 /// What ending a place did.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub(super) struct Ended {
     /// False if the place had ended before, or never was.
-    pub is_news: bool,
+    pub(super) is_news: bool,
     /// What it held that nobody was told of: it has to be released.
-    pub unclaimed: Option<Box<Lease>>,
+    pub(super) unclaimed: Option<Box<Lease>>,
 }
 
 impl Places {
@@ -79,7 +79,7 @@ impl Places {
         self.order.len()
     }
 
-    pub fn get(&self, id: JobId) -> Option<&Place> {
+    pub(super) fn get(&self, id: JobId) -> Option<&Place> {
         self.places.get(&id)
     }
 
@@ -124,7 +124,7 @@ impl Places {
     }
 
     /// The job to attempt now, if one has its turn.
-    pub fn next_turn(&mut self, now_ms: u64) -> Option<&Place> {
+    pub(super) fn next_turn(&mut self, now_ms: u64) -> Option<&Place> {
         let id = self.order.next_turn()?;
         self.enter(id, PlaceState::Processing, now_ms);
         let place = self.places.get_mut(&id).expect("a job that has its turn must have a place");
@@ -138,12 +138,12 @@ impl Places {
     }
 
     /// Something of every limit may have come back.
-    pub fn freed_all(&mut self) {
+    pub(super) fn freed_all(&mut self) {
         self.order.freed_all();
     }
 
     /// A job that was attempted did not get this limit, which is now as `spec` says: it waits there.
-    pub fn refused(&mut self, id: JobId, limit: LimitId, spec: &Arc<LimitSpec>, now_ms: u64) {
+    pub(super) fn refused(&mut self, id: JobId, limit: LimitId, spec: &Arc<LimitSpec>, now_ms: u64) {
         self.order.refused(id, limit);
         self.limits.refused(limit, spec);
         if self.places.get(&id).is_some_and(|place| place.state == PlaceState::Processing) {
@@ -170,25 +170,25 @@ impl Places {
     }
 
     /// A job waits at one of these limits.
-    pub fn has_queue(&self, mut limits: impl Iterator<Item = LimitId>) -> bool {
+    pub(super) fn has_queue(&self, mut limits: impl Iterator<Item = LimitId>) -> bool {
         limits.any(|limit| self.order.waiting_at(limit) > 0)
     }
 
     /// One of the limits that a job needs.
-    pub fn any_limit(&self, id: JobId) -> Option<(LimitId, Arc<LimitSpec>)> {
+    pub(super) fn any_limit(&self, id: JobId) -> Option<(LimitId, Arc<LimitSpec>)> {
         let (limit, _) = *self.order.needs(id).first()?;
         Some((limit, Arc::clone(&self.limits.get(limit)?.spec)))
     }
 
     /// What the first job at a limit needs of it, and the limit.
-    pub fn first_at(&self, limit: LimitId) -> Option<(u64, &Arc<Account>, &Arc<LimitSpec>)> {
+    pub(super) fn first_at(&self, limit: LimitId) -> Option<(u64, &Arc<Account>, &Arc<LimitSpec>)> {
         let (_, amount) = self.order.first_at(limit)?;
         let known = self.limits.get(limit)?;
         Some((amount, &known.account, &known.spec))
     }
 
     /// What the ledger says of a limit that refused a job; `None` if it said nothing.
-    pub fn scheduled(
+    pub(super) fn scheduled(
         &mut self,
         limit: LimitId,
         schedule: Option<Outlook>,
@@ -210,7 +210,7 @@ impl Places {
 
     /// A limit came due: the first job there has its turn, if that is worth an attempt. `sample` is what was last seen
     /// free of the limit.
-    pub fn check(&mut self, limit: LimitId, sample: Option<u64>, now_ms: u64) {
+    pub(super) fn check(&mut self, limit: LimitId, sample: Option<u64>, now_ms: u64) {
         if let Some((_, amount)) = self.order.first_at(limit)
             && self.limits.is_worth_an_attempt(limit, amount, sample, now_ms)
         {
@@ -219,7 +219,7 @@ impl Places {
     }
 
     /// A job that was attempted is served. Its lease is kept until it is picked up, or not.
-    pub fn served(&mut self, id: JobId, reserved: Reserved, policy: &Policy, now_ms: u64) {
+    pub(super) fn served(&mut self, id: JobId, reserved: Reserved, policy: &Policy, now_ms: u64) {
         self.order.needs(id).iter().for_each(|(limit, _)| self.limits.served(*limit));
         self.leave_order(id);
         self.by_lease.insert(reserved.lease.bits(), id);
@@ -243,14 +243,14 @@ impl Places {
     }
 
     /// A call waits for its first answer about a place.
-    pub fn start_call(&mut self, id: JobId) {
+    pub(super) fn start_call(&mut self, id: JobId) {
         if let Some(place) = self.places.get_mut(&id) {
             place.callers += 1;
         }
     }
 
     /// That call was answered, or its caller has gone. A place that nobody has heard of is forgotten.
-    pub fn end_call(&mut self, id: JobId, is_heard: bool, now_ms: u64) -> Ended {
+    pub(super) fn end_call(&mut self, id: JobId, is_heard: bool, now_ms: u64) -> Ended {
         let Some(place) = self.places.get_mut(&id) else { return Ended::default() };
         place.callers -= 1;
         place.is_heard |= is_heard;
@@ -263,16 +263,16 @@ impl Places {
     }
 
     /// Nobody was told of this lease: the runner releases it.
-    pub fn release_later(&mut self, unclaimed: Option<Box<Lease>>) {
+    pub(super) fn release_later(&mut self, unclaimed: Option<Box<Lease>>) {
         self.releases.extend(unclaimed.map(|lease| *lease));
     }
 
-    pub fn take_releases(&mut self) -> Vec<Lease> {
+    pub(super) fn take_releases(&mut self) -> Vec<Lease> {
         std::mem::take(&mut self.releases)
     }
 
     /// The times of a new policy hold for those who have a place, too.
-    pub fn policy_changed(&mut self, policy: &Policy) {
+    pub(super) fn policy_changed(&mut self, policy: &Policy) {
         let until = |place: &Place| match &place.state {
             PlaceState::Reserved(reserved) if !reserved.is_picked_up => {
                 Some(place.since_ms.saturating_add(policy.pickup_seconds * 1000))
@@ -287,7 +287,7 @@ impl Places {
     }
 
     /// Ends a place in its last state.
-    pub fn end(&mut self, id: JobId, state: PlaceState, now_ms: u64) -> Ended {
+    pub(super) fn end(&mut self, id: JobId, state: PlaceState, now_ms: u64) -> Ended {
         let mut unclaimed = None;
         match self.places.get_mut(&id).map(|place| &mut place.state) {
             None => return Ended::default(),
@@ -309,17 +309,17 @@ impl Places {
     }
 
     /// The place that a lease was reserved for.
-    pub fn of_lease(&self, lease: &LeaseId) -> Option<JobId> {
+    pub(super) fn of_lease(&self, lease: &LeaseId) -> Option<JobId> {
         self.by_lease.get(&lease.bits()).copied()
     }
 
     /// The places of jobs that wait, or hold a lease that nobody has picked up.
-    pub fn open(&self) -> Vec<JobId> {
+    pub(super) fn open(&self) -> Vec<JobId> {
         self.places.iter().filter(|(_, place)| !place.is_over()).map(|(id, _)| *id).collect()
     }
 
     /// What has come due by now.
-    pub fn due(&mut self, now_ms: u64) -> Vec<Due> {
+    pub(super) fn due(&mut self, now_ms: u64) -> Vec<Due> {
         while let Some(&(until_ms, id)) = self.insisting.first()
             && until_ms <= now_ms
         {

@@ -19,7 +19,7 @@ use crate::retry::policy::Queue as Policy;
 use crate::telemetry::QueueEvent;
 
 /// What serving the queue needs of the rest of the server.
-pub trait Attempts: Send + Sync + 'static {
+pub(crate) trait Attempts: Send + Sync + 'static {
     fn queue(&self) -> &Queue;
 
     /// The settings that hold now.
@@ -64,7 +64,7 @@ struct Runner<A> {
 }
 
 /// Serves the queue until it closes; then releases what nobody has picked up.
-pub async fn run<A: Attempts>(server: Arc<A>) {
+pub(crate) async fn run<A: Attempts>(server: Arc<A>) {
     let mut runner = Runner { server: Arc::clone(&server), under_way: FuturesUnordered::new() };
     let queue = server.queue();
     while !queue.closing.is_cancelled() {

@@ -39,7 +39,7 @@ pub struct Taken<'s> {
 
 impl Share {
     /// Jobs wait at a limit, and the first of them needs `first`. A limit that is there keeps its credit.
-    pub fn set(&self, limit: LimitId, share: f64, first: u64, capacity: u64) {
+    pub(super) fn set(&self, limit: LimitId, share: f64, first: u64, capacity: u64) {
         if share <= 0.0 {
             return self.remove(limit);
         }
@@ -55,14 +55,14 @@ impl Share {
     }
 
     /// No job waits there any more.
-    pub fn remove(&self, limit: LimitId) {
+    pub(super) fn remove(&self, limit: LimitId) {
         let mut limits = self.limits.lock();
         limits.remove(&limit);
         self.count.store(limits.len(), Ordering::Release);
     }
 
     /// Keeps only these limits.
-    pub fn retain(&self, keeps: impl Fn(LimitId) -> bool) {
+    pub(super) fn retain(&self, keeps: impl Fn(LimitId) -> bool) {
         if self.count.load(Ordering::Acquire) > 0 {
             let mut limits = self.limits.lock();
             limits.retain(|limit, _| keeps(*limit));
@@ -71,7 +71,7 @@ impl Share {
     }
 
     /// A job that waited got this much.
-    pub fn served(&self, limit: LimitId, amount: u64) {
+    pub(super) fn served(&self, limit: LimitId, amount: u64) {
         if let Some(here) = self.limits.lock().get_mut(&limit) {
             here.queue_took = here.queue_took.saturating_add(amount);
             here.credit = (here.credit + amount as f64 * here.per_unit).min(here.credit_max);
@@ -79,7 +79,7 @@ impl Share {
     }
 
     /// The part of a limit that the queue gets, as measured since it formed; 1 while nobody else takes any.
-    pub fn queue_part(&self, limit: LimitId) -> f64 {
+    pub(super) fn queue_part(&self, limit: LimitId) -> f64 {
         let limits = self.limits.lock();
         let Some(here) = limits.get(&limit) else { return 1.0 };
         let all = here.queue_took.saturating_add(here.newcomers_took);

@@ -118,7 +118,7 @@ impl Step<'_> {
     }
 
     /// Ends a place; what it held that nobody was told of.
-    pub fn end(&mut self, id: JobId, state: PlaceState, event: QueueEvent) -> Option<Box<Lease>> {
+    pub(super) fn end(&mut self, id: JobId, state: PlaceState, event: QueueEvent) -> Option<Box<Lease>> {
         let Ended { is_news, unclaimed } = self.places.end(id, state, self.now_ms);
         if is_news {
             self.metrics.queue_event(event);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::Service;
-use super::reserve::{Ask, AskName, ReserveError};
+use super::reserve::{Ask, AskName, ReserveError, UnknownLimit};
 use crate::admission::{Denial, Name, Offered};
 use crate::clock;
 use crate::lease::Lease;
@@ -52,6 +52,7 @@ pub enum Left {
 impl Service {
     /// Allowed at once if it fits, else a place in the queue. A denial says why there is none.
     pub async fn queue_reserve(&self, ask: &Ask<'_>) -> Result<QueueReserve, ReserveError> {
+        let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
         if let Some(denial) = self.admission.never(&plan) {
@@ -151,7 +152,7 @@ impl Service {
                 self.place(job, true).map_or(Left::Unknown, Left::Out)
             }
             Leaving::Holds => Left::Holds,
-            Leaving::Unknown if self.desk.view(id).is_some() => Left::Holds,
+            Leaving::Unknown if self.leases.view(id).is_some() => Left::Holds,
             Leaving::Unknown => Left::Unknown,
         }
     }
@@ -174,9 +175,7 @@ impl Attempts for Service {
         let snapshot = self.live.load_full();
         let plan = match self.plan(&snapshot, attempt.wants.iter().map(|(key, amount)| (&**key, *amount))) {
             Ok(plan) => plan,
-            Err(ReserveError::UnknownLimit(key)) => return Attempted::Failed(Failure::UnknownLimit(key)),
-            Err(ReserveError::UsedForAnother) => return Attempted::Failed(Failure::NameUsed),
-            Err(ReserveError::Ledger(error)) => return not_answered(&error),
+            Err(UnknownLimit(key)) => return Attempted::Failed(Failure::UnknownLimit(key)),
         };
         // The first attempt has the name of the place, so that whoever asked for a name gets it and is charged once.
         let mut offered = Ok(Offered::NameIsSpent);
@@ -217,7 +216,7 @@ impl Attempts for Service {
                 is_picked_up: false,
             };
         };
-        let issued = self.desk.issue_as(&place.id, &lease, &place.job_id);
+        let issued = self.leases.issue_as(&place.id, &lease, &place.job_id);
         Reserved {
             lease: lease.id.clone(),
             token: issued.token,

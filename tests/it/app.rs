@@ -312,7 +312,7 @@ async fn no_race_admits_more_than_the_limit() {
                 );
             calls.spawn(async move {
                 let answer = client.should_rate_limit(crate::ask::request("all=1 + a=1")).await.unwrap();
-                answer.into_inner().overall_code() == sluice::grpc::pb::Code::Ok
+                answer.into_inner().overall_code() == sluice::api::pb::Code::Ok
             });
         }
     }

@@ -37,7 +37,7 @@ fn serve(order: &mut Order, refuses: impl Fn(u128) -> Option<LimitId>) -> Vec<u1
 fn those_with_the_same_limits_are_served_in_the_order_they_came() {
     let mut order = queue(&[(1, &[(A, 1), (B, 1)]), (2, &[(B, 1), (A, 1)]), (3, &[(A, 1), (B, 1)])]);
     assert_eq!(serve(&mut order, |_| None), [1, 2, 3]);
-    assert!(order.is_empty() && order.is_idle(A) && order.is_idle(B));
+    assert!(order.len() == 0 && order.is_idle(A) && order.is_idle(B));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn seeded_crowds_are_served_in_order() {
             order.freed(limit);
             step(&mut order, &mut free, &mut served);
         }
-        assert!(order.is_empty(), "seed {seed}: {} were never served", order.len());
+        assert!(order.len() == 0, "seed {seed}: {} were never served", order.len());
         for jobs in sets.values() {
             let order: Vec<u128> = served.iter().copied().filter(|id| jobs.contains(id)).collect();
             assert_eq!(&order, jobs, "seed {seed}");
