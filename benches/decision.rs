@@ -15,7 +15,7 @@ use sluice::admission::Request;
 use sluice::api::pb;
 use sluice::app::{App, Options};
 use sluice::config::settings::value::Listen;
-use sluice::config::{SourceFile, load, load_limits};
+use sluice::config::{Document, load, load_limits};
 use sluice::grpc::rls;
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{Action, Chain, Hold, Keep, Transfer};
@@ -57,7 +57,7 @@ descriptors:
 ";
 
 fn registry(yaml: &str) -> Registry {
-    let file = SourceFile { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
+    let file = Document { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
     load_limits(&[file], None).expect("the limits must be right").registry
 }
 

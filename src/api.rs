@@ -13,6 +13,3 @@ pub(crate) mod queue;
 
 /// The header, or gRPC metadata, that names a request, so that sending it twice charges once.
 pub(crate) const REQUEST_ID: &str = "x-sluice-request-id";
-
-/// What the lease is called in Envoy's metadata, and the entry that makes a descriptor a completion.
-pub(crate) const LEASE_ID: &str = "lease_id";

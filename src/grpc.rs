@@ -117,6 +117,7 @@ async fn accept(listener: &Listener, server: &Server) -> std::io::Result<()> {
 impl Server {
     fn connect(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let front = self.front.clone();
+        let open = front.service.connection();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer = service_fn(move |request| Box::pin(front.clone().answer(request)));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
@@ -125,6 +126,7 @@ impl Server {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended");
             }
+            drop(open);
         });
     }
 }

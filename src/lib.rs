@@ -28,6 +28,7 @@ pub mod retry;
 pub mod limit;
 pub mod telemetry;
 pub mod clock;
+pub mod tasks;
 
 /// For programs that call what Sluice protects; the server doesn't use it.
 pub mod client;

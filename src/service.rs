@@ -34,15 +34,17 @@ pub struct Service {
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     calls: TaskTracker,
+    /// Of the gRPC port.
+    connections: TaskTracker,
 }
 
 impl Service {
     pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
-        let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
+        let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
         let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
-        Self { live, admission, leases, queue, metrics, lease_api, draining, calls }
+        Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.
@@ -54,6 +56,16 @@ impl Service {
     pub(crate) async fn finish_calls(&self) {
         self.calls.close();
         self.calls.wait().await;
+    }
+
+    /// Held by a connection of the gRPC port for as long as it is open.
+    pub(crate) fn connection(&self) -> TaskTrackerToken {
+        self.connections.token()
+    }
+
+    /// How many are open.
+    pub(crate) fn connected(&self) -> usize {
+        self.connections.len()
     }
 
     pub(crate) fn start_draining(&self) {

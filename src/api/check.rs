@@ -5,11 +5,11 @@
 use smallvec::SmallVec;
 
 use super::error::WireError;
-use super::{LEASE_ID, pb};
+use super::pb;
 use crate::admission::{Code, Denial, Status};
 use crate::lease::{Report, Used};
-use crate::limit::Unit;
 use crate::limit::key::Entry;
+use crate::limit::{COMPLETION_ENTRY, Unit};
 use crate::registry::{Ask, OverrideLimit};
 use crate::service::check::{Check, Checked, Completion};
 
@@ -51,7 +51,7 @@ pub(crate) fn parse<'a>(
 
 /// The lease that a descriptor completes, if that is what it is.
 fn lease_of(descriptor: &pb::RateLimitDescriptor) -> Option<&str> {
-    descriptor.entries.iter().find(|entry| entry.key == LEASE_ID).map(|entry| entry.value.as_str())
+    descriptor.entries.iter().find(|entry| entry.key == COMPLETION_ENTRY).map(|entry| entry.value.as_str())
 }
 
 /// Entries that only tell the phases apart are not looked at. The request's own hits are those of its start.
@@ -145,7 +145,7 @@ pub(crate) fn response(checked: Checked) -> pb::RateLimitResponse {
 /// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
 fn lease_metadata(lease: String) -> pb::Struct {
     let value = pb::Value { kind: Some(pb::value::Kind::StringValue(lease)) };
-    pb::Struct { fields: [(LEASE_ID.to_owned(), value)].into() }
+    pb::Struct { fields: [(COMPLETION_ENTRY.to_owned(), value)].into() }
 }
 
 fn descriptor_status(status: &Status) -> pb::DescriptorStatus {
