@@ -58,7 +58,7 @@ impl Service {
         let _call = self.call();
         // Whoever is done before its turn came needs no place.
         if let Named::Id(id) = completion.lease
-            && self.is_in_line(id)
+            && self.is_queued(id)
         {
             self.leave(id).await;
             return Ok(());
@@ -143,7 +143,7 @@ impl Service {
             if self.settle(lease.clone(), nothing, Why::GivenBack).await.is_ok() {
                 return;
             }
-            if self.queue.closing.is_cancelled() {
+            if self.queue.is_closing() {
                 return;
             }
             tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
