@@ -107,7 +107,7 @@ impl TigerBeetle {
             Ok(answer) => {
                 waiting.chain = None;
                 let answer =
-                    answer.unwrap_or_else(|_| Err(LedgerError::Unavailable("shutting down".to_owned())));
+                    answer.unwrap_or_else(|_| Err(LedgerError::Unavailable("it was interrupted".to_owned())));
                 answer.map(|answer| answer.outcome)
             }
             // Dropping `waiting` gives back what landed at this very moment.
@@ -124,7 +124,7 @@ impl TigerBeetle {
     pub async fn provision_within(&self, wants: Vec<Want>, limit: Duration) -> Result<(), LedgerError> {
         let (reply, done) = oneshot::channel();
         let request = provision::Request::Wants { wants, reply };
-        let gone = || LedgerError::Unavailable("shutting down".to_owned());
+        let gone = || LedgerError::Unavailable("it was interrupted".to_owned());
         self.provisioner.send(request).await.map_err(|_| gone())?;
         match tokio::time::timeout(limit, done).await {
             Ok(done) => done.map_err(|_| gone())?,
@@ -147,7 +147,7 @@ impl TigerBeetle {
             .map_err(|_| LedgerError::Unavailable("too many reads at once".to_owned()))?;
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(LedgerError::Unavailable("shutting down".to_owned())),
+            Ok(Err(_)) => Err(LedgerError::Unavailable("the read was interrupted".to_owned())),
             Err(_) => Err(late),
         }
     }
@@ -156,10 +156,15 @@ impl TigerBeetle {
         self.shared.options.timeout
     }
 
-    /// A task fails the next time it has something to do, for tests. Not in a release.
+    /// A task panics the next time it has something to do. For tests, and not in a release.
     #[cfg(debug_assertions)]
     pub fn make_panic(&self, task: Task) {
         self.shared.make_panic(task);
+    }
+
+    /// How many times the session that decides was replaced, for tests.
+    pub fn renewals(&self) -> u64 {
+        self.shared.writer.session.number()
     }
 }
 

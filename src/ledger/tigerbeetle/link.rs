@@ -1,17 +1,13 @@
-//! A session, whether it answers, and what is done while it does not. Every wait for the client library is here.
-//!
-//! A call can't be taken back, so it is awaited for as long as its session lasts. Meanwhile somebody looks at the cluster
-//! from outside, and gives the session up when a new one would do better: then the call ends, and may have been applied.
+//! A session, whether it answers, and what is done while it does not.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Mutex;
 
-use super::outage::{Outage, Sight};
+use super::outage::{Outage, Reason, Sight};
 use super::session::{Session, SessionError};
 use super::{Cluster, addresses};
 use crate::clock;
@@ -22,6 +18,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The same where somebody listens already, who has to accept each connection.
 const LOOK_INTERVAL_LISTENING: Duration = Duration::from_secs(1);
 
+/// For how long one session leaves its place to another.
+const PAUSE_MS: u64 = 3_000;
+
 /// A session and what is known of it.
 #[derive(Debug)]
 pub struct Link {
@@ -31,6 +30,8 @@ pub struct Link {
     reason: ArcSwapOption<String>,
     /// Held by the one who looks while several wait.
     outage: Mutex<Outage>,
+    /// It was given up for the sake of the other session, and is not to be used before this.
+    paused_until_ms: AtomicU64,
 }
 
 impl Link {
@@ -40,6 +41,7 @@ impl Link {
             is_up: AtomicBool::new(false),
             reason: ArcSwapOption::empty(),
             outage: Mutex::default(),
+            paused_until_ms: AtomicU64::new(0),
         }
     }
 
@@ -63,9 +65,20 @@ impl Link {
         self.is_up.swap(state.is_ok(), Ordering::AcqRel) != state.is_ok() || is_new_reason
     }
 
-    /// Looks at the cluster from outside, and gives the session up if a new one would do better. Says when to look again.
-    async fn look(&self, asked_at_ms: u64, other: &Session) -> Duration {
-        let Ok(mut outage) = self.outage.try_lock() else { return LOOK_INTERVAL };
+    /// Gives the session up, and its connection with it, until another had time to take that.
+    pub fn pause(&self, now_ms: u64) {
+        self.paused_until_ms.store(now_ms + PAUSE_MS, Ordering::Relaxed);
+        self.session.renew(self.session.number());
+    }
+
+    pub fn is_paused(&self, now_ms: u64) -> bool {
+        now_ms < self.paused_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the cluster from outside, and gives the session up if a new one would do better. Says when to look again,
+    /// and why it was given up.
+    pub async fn look(&self, asked_at_ms: u64, other: &Session) -> (Duration, Option<Reason>) {
+        let Ok(mut outage) = self.outage.try_lock() else { return (LOOK_INTERVAL, None) };
         if self.session.answered_at_ms() > outage.started_at_ms() {
             *outage = Outage::new(asked_at_ms);
         }
@@ -76,40 +89,11 @@ impl Link {
             listening: addresses::listening(&old).await,
             answers_another: other.answered_at_ms() > asked_at_ms,
         };
-        if let Some(reason) = outage.look(&old, sight, asked_at_ms, clock::monotonic_ms()) {
+        let reason = outage.look(&old, sight, asked_at_ms, clock::monotonic_ms());
+        if let Some(reason) = reason {
             tracing::info!(?reason, "TigerBeetle gets a new session");
             self.session.renew(number);
         }
-        if outage.all_listen() { LOOK_INTERVAL_LISTENING } else { LOOK_INTERVAL }
-    }
-
-    /// Waits for a call for as long as its session lasts. `stalled` is told when it takes long.
-    pub async fn patiently<T>(
-        &self,
-        call: impl Future<Output = Result<T, SessionError>>,
-        stall: Duration,
-        other: &Session,
-        stalled: impl Fn(&SessionError),
-    ) -> Result<T, SessionError> {
-        tokio::select! {
-            biased;
-            answer = call => answer,
-            never = self.keep_looking(stall, other, stalled) => match never {},
-        }
-    }
-
-    async fn keep_looking(
-        &self,
-        stall: Duration,
-        other: &Session,
-        stalled: impl Fn(&SessionError),
-    ) -> Infallible {
-        let asked_at_ms = clock::monotonic_ms();
-        let mut pause = stall;
-        loop {
-            tokio::time::sleep(pause).await;
-            stalled(&self.session.no_answer());
-            pause = self.look(asked_at_ms, other).await;
-        }
+        (if outage.all_listen() { LOOK_INTERVAL_LISTENING } else { LOOK_INTERVAL }, reason)
     }
 }

@@ -69,7 +69,7 @@ pub async fn run(
                 let touched = Touched(std::mem::take(&mut *reader.shared.touched.lock()));
                 idle_rounds = if touched.0.is_empty() { idle_rounds + 1 } else { 0 };
                 let is_due = !reader.shared.is_up() || idle_rounds % IDLE_ROUNDS == 0;
-                if is_due || !touched.0.is_empty() {
+                if (is_due || !touched.0.is_empty()) && !reader.shared.must_wait(Side::Reader) {
                     reader.sample(touched).await;
                 }
             }
@@ -88,6 +88,10 @@ impl Drop for Touched {
 
 impl Reader {
     async fn answer(&self, read: Read) {
+        if self.shared.must_wait(Side::Reader) {
+            // Who asked hears that it got no answer.
+            return;
+        }
         let lost = |error: SessionError| LedgerError::Unavailable(error.to_string());
         // Whoever does not wait any more needs no answer.
         match read {

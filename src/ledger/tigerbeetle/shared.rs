@@ -1,7 +1,12 @@
 //! What the tasks of this ledger share: two sessions and how they are, and what the reader is to look at.
 //!
 //! The writer decides. The reader only looks: that it is away makes this instance unready, and stops no decision.
+//!
+//! Every wait for the client library is here. A call can't be taken back, so it is awaited for as long as its session
+//! lasts. Meanwhile the cluster is looked at from outside, and the session is given up when a new one would do better: then
+//! the call ends, and may have been applied.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 #[cfg(debug_assertions)]
@@ -12,7 +17,9 @@ use tokio::sync::Notify;
 
 use super::Options;
 use super::link::Link;
+use super::outage::Reason;
 use super::session::{EVENTS_MAX_DEVELOPMENT, SessionError};
+use crate::clock;
 use crate::ledger::{Account, CapacityEvent};
 use crate::retry::eta::DrainRate;
 use crate::telemetry::Metrics;
@@ -121,10 +128,11 @@ impl Shared {
         side: Side,
         call: impl Future<Output = Result<T, SessionError>>,
     ) -> Result<T, SessionError> {
-        let (link, other) = self.link(side);
-        let stall = (self.options.timeout * 2).max(Duration::from_millis(500));
-        let stalled = |error: &SessionError| self.set(side, Err(error));
-        let answer = link.patiently(call, stall, &other.session, stalled).await;
+        let answer = tokio::select! {
+            biased;
+            answer = call => answer,
+            never = self.look_after(side) => match never {},
+        };
         match &answer {
             Ok(_) => self.set(side, Ok(())),
             // The cluster may be as well as ever; whoever uses the new session finds out.
@@ -137,6 +145,23 @@ impl Shared {
         answer
     }
 
+    /// What is done while a call takes long.
+    async fn look_after(&self, side: Side) -> Infallible {
+        let asked_at_ms = clock::monotonic_ms();
+        let (link, other) = self.link(side);
+        let mut pause = (self.options.timeout * 2).max(Duration::from_millis(500));
+        loop {
+            tokio::time::sleep(pause).await;
+            self.set(side, Err(&link.session.no_answer()));
+            let (next, reason) = link.look(asked_at_ms, &other.session).await;
+            // The cluster may have no more than one connection for the two: then the writer needs it.
+            if side == Side::Writer && reason == Some(Reason::AnswersAnother) {
+                other.pause(clock::monotonic_ms());
+            }
+            pause = next;
+        }
+    }
+
     /// The same for a call that may be made twice: it is made again when its session was lost.
     pub async fn ask_again<T, F>(&self, side: Side, call: impl Fn() -> F) -> Result<T, SessionError>
     where
@@ -144,10 +169,17 @@ impl Shared {
     {
         loop {
             match self.ask(side, call()).await {
-                Err(error) if error.is_lost() => {}
+                Err(error) if error.is_lost() && !self.must_wait(side) => {}
                 answer => return answer,
             }
         }
+    }
+
+    /// The reader waits for the writer to have a connection first.
+    pub fn must_wait(&self, side: Side) -> bool {
+        let has_never_answered = self.writer.session.answered_at_ms() == 0;
+        let is_paused = self.reader.is_paused(clock::monotonic_ms());
+        side == Side::Reader && !self.writer.is_up() && (has_never_answered || is_paused)
     }
 
     pub fn tell(&self, event: CapacityEvent) {
@@ -168,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// A task panics the next time it has something to do. Not in a release.
+    /// A task panics the next time it has something to do. For tests, and not in a release.
     #[cfg(debug_assertions)]
     pub fn make_panic(&self, task: Task) {
         self.panics.store(task as u8, Ordering::Relaxed);
