@@ -49,6 +49,11 @@ impl Lease {
         self.reserved_at_unix_ms.saturating_add(lifetimes.max().unwrap_or(0))
     }
 
+    /// Whether a completion should say what was used of it.
+    pub(crate) fn needs_report(&self) -> bool {
+        self.held.iter().any(|held| held.costs_hits && !held.kind.is_concurrency())
+    }
+
     /// Whether both hold as much of the same limits, in whatever order.
     pub(crate) fn holds_the_same(&self, other: &Lease) -> bool {
         let wants = other.held.iter().map(|held| (held.key.as_str(), held.amount));

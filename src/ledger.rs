@@ -7,7 +7,14 @@
 //!   It fails with `ExceedsCredits` when it doesn't fit.
 //! * `Void` gives a reservation back before that.
 //! * `Rereserve` takes what a completion found to be the real amount.
-//! * `Debt` records what no longer fitted. It can't fail for lack of room.
+//! * `TakeUpTo` takes as much as is free, up to an amount, and so never fails for lack of room. The [`Outcome`] says how
+//!   much that was.
+//! * `Debt` records what no longer fitted. It can't fail for lack of room either.
+//!
+//! A limit whose overage is `repay` pays what it owes before anybody gets anything: as much as is free is reserved for a
+//! window at once and taken off the debt, and so is whatever comes back later. Until nothing is owed a `Reserve` fails with
+//! `InDebt`. So in any window no more is used than the capacity and what was overshot, and what was overshot is given up
+//! later.
 //!
 //! A transfer is named by its lease, its account and what it does, so a chain does one thing once to an account. Doing the
 //! same again changes nothing: a chain whose first transfer exists was done, and is a success. A reserve that was refused
@@ -23,6 +30,7 @@
 
 pub mod account;
 pub mod backend;
+pub mod debt_log;
 pub mod failover;
 pub mod memory;
 pub mod options;
@@ -83,6 +91,21 @@ pub trait Ledger: Send + Sync {
         lifetime_seconds: NonZeroU32,
     ) -> impl Future<Output = Result<Schedule, LedgerError>> + Send;
 
+    /// Whether nothing is left of a limit, as far as is known without a round trip; the account will be looked at again
+    /// soon.
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool;
+
+    /// What a limit owes that repays its debts, as far as is known without a round trip; the account will be looked at
+    /// again soon.
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64;
+
+    /// In how long a limit that owes something will have paid it and will have room for `amount`, as far as is known
+    /// without a round trip; `None` if it never will.
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64>;
+
+    /// Forgives what a limit owes.
+    fn forgive(&self, want: Want) -> impl Future<Output = Result<(), LedgerError>> + Send;
+
     /// Whether requests can be answered; the reason if not.
     fn ready(&self) -> Result<(), String>;
 
@@ -141,9 +164,10 @@ pub enum Action {
     /// Voids the `Reserve` of the same lease and account.
     Void,
     Rereserve(Hold),
-    Debt {
-        amount: u64,
-    },
+    /// As much of it as is free.
+    TakeUpTo(Hold),
+    /// What is owed; its lifetime is that of the reservations that pay for it.
+    Debt(Hold),
 }
 
 /// An amount that is taken for a time from an account that has a capacity.
@@ -152,6 +176,8 @@ pub struct Hold {
     pub amount: u64,
     pub lifetime_seconds: NonZeroU32,
     pub capacity: u64,
+    /// What the limit does about debts.
+    pub overage: Overage,
 }
 
 /// What became of a chain.
@@ -160,12 +186,14 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What is free on the account of each transfer afterwards; empty if the ledger doesn't say without being asked.
     pub available: SmallVec<[u64; 4]>,
+    /// How much each `TakeUpTo` took, in the order of the chain.
+    pub taken: SmallVec<[u64; 2]>,
 }
 
 impl Outcome {
-    /// A verdict of a ledger that doesn't say what is free.
+    /// A verdict of a ledger that doesn't say what is free, on a chain without a `TakeUpTo`.
     pub fn bare(verdict: Verdict) -> Self {
-        Self { verdict, available: SmallVec::new() }
+        Self { verdict, available: SmallVec::new(), taken: SmallVec::new() }
     }
 }
 
@@ -204,6 +232,8 @@ pub enum RefusalCode {
     PendingTransferExpired,
     PendingTransferAlreadyVoided,
     LimitDecreasing,
+    /// The limit owes something, and pays that first.
+    InDebt,
     /// An earlier sending of this name was given back because its caller had gone: ask under another name.
     Abandoned,
     /// The ledger did not answer, and the operator wants that to be a no. Nothing is known of any limit.
@@ -247,6 +277,8 @@ pub struct Want {
     pub account: Arc<Account>,
     pub capacity: u64,
     pub overage: Overage,
+    /// No reservation of it lives longer.
+    pub lifetime_seconds: NonZeroU32,
 }
 
 /// A change of capacity that takes time, told so that it can be remembered over a restart.

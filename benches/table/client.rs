@@ -43,6 +43,7 @@ impl Clients {
             account: Arc::clone(account),
             capacity: CAPACITY,
             overage: Overage::Deny,
+            lifetime_seconds: NonZeroU32::new(WINDOW_SECONDS).unwrap(),
         };
         let wants = clients.accounts.iter().flatten().map(want).collect();
         ledger.provision_within(wants, PATIENCE).await.unwrap();
@@ -122,6 +123,7 @@ impl Caller {
                     amount: 1,
                     lifetime_seconds: NonZeroU32::new(WINDOW_SECONDS).unwrap(),
                     capacity: CAPACITY,
+                    overage: Overage::Deny,
                 };
                 let transfer = |account: &Arc<Account>| Transfer {
                     account: Arc::clone(account),

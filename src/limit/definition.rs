@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use super::{Kind, LimitKey, LimitSpec};
+use super::{Charge, Kind, LimitKey, LimitSpec};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Definition<'a> {
@@ -18,6 +18,9 @@ pub struct Definition<'a> {
     pub unit: &'a str,
     pub description: &'a str,
     pub overage: &'static str,
+    /// Only where it isn't the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge: Option<&'static str>,
 }
 
 impl<'a> Definition<'a> {
@@ -36,6 +39,7 @@ impl<'a> Definition<'a> {
             unit: &spec.unit,
             description: &spec.description,
             overage: spec.overage.name(),
+            charge: (spec.charge != Charge::Admitted).then(|| spec.charge.name()),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sluice::ledger::{Account, Action, Chain, Hold, Keep, RefusalCode, Transfer, Verdict};
-use sluice::limit::{LeaseId, LimitKey};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 
 use crate::scenario::{Bench, OnMemory};
 
@@ -71,7 +71,12 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
-    Hold { amount, lifetime_seconds: NonZeroU32::new(lifetime).unwrap(), capacity: CAPACITIES[limit] }
+    Hold {
+        amount,
+        lifetime_seconds: NonZeroU32::new(lifetime).unwrap(),
+        capacity: CAPACITIES[limit],
+        overage: Overage::Deny,
+    }
 }
 
 struct Audit {

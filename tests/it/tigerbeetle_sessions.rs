@@ -252,6 +252,7 @@ async fn a_task_that_panics_is_started_again() {
                     account: Arc::clone(&known),
                     capacity: 0,
                     overage: sluice::limit::Overage::Deny,
+                    lifetime_seconds: std::num::NonZeroU32::MIN,
                 }])
                 .await
                 .map(drop),

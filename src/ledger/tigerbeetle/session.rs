@@ -249,6 +249,11 @@ impl Session {
         self.call(|client| async move { Ok(client.get().lookup_accounts(ids).await?) }).await
     }
 
+    /// The transfers that there are of these.
+    pub async fn lookup_transfers(&self, ids: Vec<u128>) -> Result<Vec<tb::Transfer>, SessionError> {
+        self.call(|client| async move { Ok(client.get().lookup_transfers(ids).await?) }).await
+    }
+
     /// Transfers out of an account since a time, the oldest first.
     pub async fn debits_since(
         &self,

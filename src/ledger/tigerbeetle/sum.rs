@@ -89,7 +89,7 @@ impl Sum {
 fn holds(chain: &Chain) -> impl Iterator<Item = Hold> {
     chain.transfers.iter().filter_map(|transfer| match transfer.action {
         Action::Reserve(hold) => Some(hold),
-        Action::Rereserve(_) | Action::Void | Action::Debt { .. } => None,
+        Action::Rereserve(_) | Action::TakeUpTo(_) | Action::Void | Action::Debt(_) => None,
     })
 }
 
@@ -111,7 +111,7 @@ pub fn may_be_summed(chain: &Chain) -> bool {
 /// The same limits for the same time; the amounts may differ.
 pub fn alike(one: &Chain, other: &Chain) -> bool {
     same(one, other, |one, other| {
-        (one.lifetime_seconds, one.capacity) == (other.lifetime_seconds, other.capacity)
+        Hold { amount: 0, ..one } == Hold { amount: 0, ..other }
     })
 }
 

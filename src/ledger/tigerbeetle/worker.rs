@@ -7,6 +7,7 @@
 //! are named, so they happen once, whenever the first sending lands; and what they came to is known afterwards for all
 //! but reserves whose name somebody else may have sent too (see [`settlement`]).
 
+mod readiness;
 mod settlement;
 
 use std::collections::VecDeque;
@@ -14,10 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ahash::AHashMap;
 use tigerbeetle_unofficial as tb;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::readiness::{Readiness, readiness};
 use super::batch::{Batch, Now};
 use super::provision;
 use super::session::SessionError;
@@ -25,7 +28,7 @@ use super::shared::{Shared, Side, Task};
 use super::wire;
 use super::work::{Step, Work};
 use crate::clock;
-use crate::ledger::{Action, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{Action, LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
 
 /// The cluster drops the session that was silent longest, so one that has nothing to do says something.
@@ -49,6 +52,8 @@ struct Worker<'i> {
     session: Option<u64>,
     /// A request whose session was lost before it was answered.
     unanswered: Option<Sent>,
+    /// Chains that landed and took as much as there was, which has to be looked up.
+    takes: Vec<Work>,
 }
 
 /// A request to TigerBeetle.
@@ -109,8 +114,15 @@ pub async fn run(
     closing: CancellationToken,
 ) {
     let mut inbox = inbox.lock().await;
-    let mut worker =
-        Worker { shared, provisioner, inbox: &mut inbox, events_max: 0, session: None, unanswered: None };
+    let mut worker = Worker {
+        shared,
+        provisioner,
+        inbox: &mut inbox,
+        events_max: 0,
+        session: None,
+        unanswered: None,
+        takes: Vec::new(),
+    };
     loop {
         if !worker.is_connected() {
             let Some(()) = closing.run_until_cancelled(worker.connect()).await else { return };
@@ -187,6 +199,9 @@ impl Worker<'_> {
             Ok(failures) => {
                 let settled = sent.batch.settle(failures, sent.is_resent, clock::monotonic_ms());
                 self.settle_all(settled);
+                if !self.takes.is_empty() {
+                    self.answer_takes().await;
+                }
             }
             Err(SessionError::Refused(reason)) => self.fail(sent.batch, &reason),
             Err(error) => {
@@ -221,7 +236,7 @@ impl Worker<'_> {
     }
 
     /// What may go to the ledger now. Those that left are dropped, those whose accounts aren't ready go elsewhere.
-    fn admit(&self, work: Work) -> Option<Work> {
+    fn admit(&self, mut work: Work) -> Option<Work> {
         if work.step != Step::Apply {
             return Some(work);
         }
@@ -229,38 +244,49 @@ impl Worker<'_> {
             return None;
         }
         let now_ms = clock::monotonic_ms();
-        for (index, transfer) in work.chain.transfers.iter().enumerate() {
-            let account = &transfer.account;
-            let known = &account.known;
-            let is_ready = match transfer.action {
-                Action::Void => true,
-                Action::Debt { .. } => known.has_debt_account(),
-                // It takes from what the account has, also while that is being lowered.
-                Action::Rereserve(hold) => {
-                    known.funded().is_some_and(|funded| funded >= hold.capacity || known.is_disputed(now_ms))
+        for index in 0..work.chain.transfers.len() {
+            let transfer = &mut work.chain.transfers[index];
+            match (readiness(&transfer.account, transfer.action, now_ms), &mut transfer.action) {
+                (Readiness::TakesNothing, Action::TakeUpTo(hold)) => hold.amount = 0,
+                (Readiness::Ready | Readiness::TakesNothing, _) => {}
+                (Readiness::Refused(code), _) => {
+                    // Others may have paid what it owes.
+                    self.shared.touch(&transfer.account);
+                    let refusal = Refusal::one(index, code);
+                    work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
+                    return None;
                 }
-                Action::Reserve(hold) => match known.funded() {
-                    None => false,
-                    Some(funded) if funded > hold.capacity => {
-                        if account.decrease.since_ms().is_some() {
-                            let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);
-                            work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
-                            return None;
-                        }
-                        false
-                    }
-                    // While others want less, what they left is all there is.
-                    Some(funded) if funded < hold.capacity => known.is_disputed(now_ms),
-                    // A decrease that was taken back is still waiting for its time.
-                    Some(_) => account.decrease.since_ms().is_none(),
-                },
-            };
-            if !is_ready {
-                self.send_to_provisioner(work);
-                return None;
+                (Readiness::NotYet, _) => {
+                    self.send_to_provisioner(work);
+                    return None;
+                }
             }
         }
         Some(work)
+    }
+
+    /// Tells those who took as much as there was how much that is: only the ledger knows.
+    async fn answer_takes(&mut self) {
+        let takes = std::mem::take(&mut self.takes);
+        let ids = self.shared.options.transfer_ids;
+        let mut amounts = AHashMap::new();
+        let wanted: Vec<u128> = takes.iter().flat_map(|work| wire::take_ids(ids, &work.chain)).collect();
+        let mut lost = None;
+        for part in wanted.chunks(self.events_max) {
+            let session = &self.shared.writer.session;
+            match self.shared.ask_again(Side::Writer, || session.lookup_transfers(part.to_vec())).await {
+                Ok(found) => amounts.extend(found.iter().map(|transfer| (transfer.id(), transfer.amount()))),
+                Err(error) => lost = Some(LedgerError::Unavailable(error.to_string())),
+            }
+        }
+        let amount = |id| u64::try_from(amounts.get(&id).copied().unwrap_or(0)).unwrap_or(u64::MAX);
+        for work in takes {
+            let taken = wire::take_ids(ids, &work.chain).map(amount).collect();
+            work.answer(match &lost {
+                None => Ok(Outcome { taken, ..Outcome::bare(Verdict::Done) }),
+                Some(error) => Err(error.clone()),
+            });
+        }
     }
 
     fn send_to_provisioner(&self, work: Work) {

@@ -7,7 +7,7 @@ use tb::transfer::Flags;
 
 use super::*;
 use crate::ledger::{Account, Action, Chain, Hold, Keep, Transfer};
-use crate::limit::LimitKey;
+use crate::limit::{LimitKey, Overage};
 
 /// What TigerBeetle does with pending transfers and their voids.
 #[derive(Default)]
@@ -74,7 +74,7 @@ const CAPACITY: u64 = 1_000_000;
 fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
     let transfers = holds.iter().map(|(account, amount)| {
         let lifetime_seconds = NonZeroU32::new(60).unwrap();
-        let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY };
+        let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY, overage: Overage::Deny };
         Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));

@@ -21,7 +21,8 @@ use crate::ledger::tigerbeetle::batch::{Batch, Fate};
 use crate::ledger::tigerbeetle::sum::{self, Sum};
 use crate::ledger::tigerbeetle::wire::Landed;
 use crate::ledger::tigerbeetle::work::{Answer, Step, Work, can_be_given_back};
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict};
+use crate::limit::Overage;
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
@@ -69,13 +70,14 @@ impl Worker<'_> {
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
             (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (Step::Apply, Landed::Done) => self.done(work),
+            (Step::Apply, Landed::Done) if can_be_given_back(&work.chain) => self.done(work),
+            (Step::Apply, Landed::Done) => self.completed(work),
             (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
                 if !work.has_left() {
                     self.inbox.next.push_back(Work { step: Step::Claim, ..work });
                 }
             }
-            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (Step::Apply, Landed::DoneBefore) => self.completed(work),
             (Step::Apply, Landed::Refused(refusal)) => {
                 self.touch(&work.chain);
                 if refusal.code == RefusalCode::ExceedsCredits {
@@ -114,13 +116,34 @@ impl Worker<'_> {
         }
     }
 
+    /// It holds whatever becomes of its caller.
+    fn completed(&mut self, work: Work) {
+        self.touch(&work.chain);
+        let mut has_takes = false;
+        for Transfer { account, action } in &work.chain.transfers {
+            match action {
+                Action::TakeUpTo(_) => has_takes = true,
+                Action::Debt(hold) if hold.overage == Overage::Repay => {
+                    account.known.owing().meet(Some(hold.lifetime_seconds));
+                    self.shared.owes_more(account, hold.amount);
+                }
+                _ => {}
+            }
+        }
+        if has_takes {
+            self.takes.push(work);
+        } else {
+            work.answer(Ok(Outcome::bare(Verdict::Done)));
+        }
+    }
+
     /// It holds. If its caller has left it is given back.
     fn done(&mut self, work: Work) {
         self.touch(&work.chain);
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
         let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: None };
-        if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
+        if reply.send(Ok(answer)).is_err() {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
     }
