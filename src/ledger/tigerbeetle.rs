@@ -23,6 +23,7 @@ mod wire;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -160,6 +161,11 @@ impl TigerBeetle {
     #[cfg(debug_assertions)]
     pub fn make_panic(&self, task: Task) {
         self.shared.make_panic(task);
+    }
+
+    /// How often a task failed and was started again, for tests.
+    pub fn restarts(&self) -> u64 {
+        self.shared.restarts.load(Ordering::Relaxed)
     }
 
     /// How many times the session that decides was replaced, for tests.
