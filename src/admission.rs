@@ -14,18 +14,20 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::chain::{chain_of, lease_id};
+use self::chain::{chain_of, lease_id, undo_of};
 use self::findings::{Findings, charged, never_fits};
 
 pub use self::attempt::Attempt;
 pub use self::decision::{Decision, Denial, DescriptorStatus};
 use crate::clock;
-use crate::ledger::{Accounts, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{
+    Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
+};
 use crate::limit::{LeaseId, LimitId, RequirementSet};
+use crate::queue::share::{Share, Taken};
 use crate::registry::{Ask, Enforcement, Plan, PlanError};
 use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, Retry, RetryHint};
-use crate::room::turnstile::{Pass, Turnstile};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{Metrics, Reason};
 
@@ -70,7 +72,7 @@ pub struct Admission {
     pub accounts: Accounts,
     pub retry: Retry,
     /// Keeps a share of each limit for those who wait for it.
-    pub turnstile: Turnstile,
+    pub share: Arc<Share>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -136,8 +138,8 @@ impl Admission {
         if !decreasing.is_empty() && !findings.leave_out(plan, decreasing) {
             return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
         }
-        let pass = match self.turnstile.enter(enforced(plan)) {
-            Ok(pass) => pass,
+        let taken = match self.share.take(enforced(plan)) {
+            Ok(taken) => taken,
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
         };
@@ -170,12 +172,12 @@ impl Admission {
             Err(error) => return Err(error.into()),
         };
         // From here on it succeeds.
-        pass.into_iter().for_each(Pass::through);
+        taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
         note_allowed(plan, &findings, &snapshot.retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
-        Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
+        Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
     }
 
     /// The denial of what no wait would ever let pass.
@@ -190,9 +192,9 @@ impl Admission {
         lease_id(plan, name, 0, clock::unix_ms())
     }
 
-    /// Gives back what was reserved for a caller that left before it was told.
-    pub fn give_back(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) {
-        self.ledger.give_back(chain_of(plan, name, id, RequirementSet::EMPTY).0);
+    /// The chain that gives back a reservation of all of this plan.
+    pub(crate) fn undo(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) -> Chain {
+        undo_of(plan, &Findings::of(plan), name, id)
     }
 
     fn within_budget(

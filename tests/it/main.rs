@@ -46,10 +46,12 @@ mod live_token;
 mod lease_rows;
 mod lease_scenario;
 mod leases;
+mod unsent;
 
 mod queue;
 mod queue_rows;
 mod queue_simulation;
+mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
 
@@ -72,5 +74,7 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_sessions;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sums;
