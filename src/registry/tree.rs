@@ -138,7 +138,7 @@ pub(super) struct Found<'t> {
 }
 
 /// Walks the entries, one level each. `None` if they lead nowhere.
-pub(super) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
+pub(crate) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
     let mut shared = smallvec::SmallVec::new();
     let mut last = None;
     for (index, entry) in entries.iter().enumerate() {
