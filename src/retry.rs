@@ -8,8 +8,8 @@
 
 pub mod policy;
 
-pub mod hint;
-pub mod hints;
+mod hint;
+mod hints;
 
 pub mod eta;
 

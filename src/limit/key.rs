@@ -80,11 +80,7 @@ impl std::borrow::Borrow<str> for LimitKey {
 }
 
 /// Writes `<domain>:<key>=<value>:…` to the end of `out`: the part that all limits at the end of `entries` share.
-pub(crate) fn write_prefix<'e>(
-    out: &mut String,
-    domain: &str,
-    entries: impl IntoIterator<Item = Entry<'e>>,
-) {
+pub(crate) fn write_prefix<'e>(out: &mut String, domain: &str, entries: impl IntoIterator<Item = Entry<'e>>) {
     encode(out, domain);
     for entry in entries {
         out.push(':');
