@@ -18,6 +18,7 @@
 
 pub mod memory;
 mod outlook;
+pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 

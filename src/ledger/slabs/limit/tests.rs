@@ -1,0 +1,1 @@
+//! Rows of one limit's life.
