@@ -177,17 +177,19 @@ impl Limit {
     /// Units of the oldest slabs, and what is missing. A slab must be alive when the clock is read, and the clock is read
     /// after the units were taken: however long this thread stood still in between, nothing old is handed out.
     fn draw(&mut self, units: u64, outside: &mut impl Outside, todo: &mut Todo) -> (Parts, u64, u64) {
+        let mut now_ms = 0;
         loop {
             let mut parts = Parts::new();
             let mut rest = units;
-            for slab in &mut self.open {
+            // One that is over stays open while others have units of it aside.
+            for slab in self.open.iter_mut().filter(|slab| !slab.is_over(now_ms)) {
                 let part = slab.set_aside(rest);
                 rest -= part.units;
                 if part.units > 0 {
                     parts.push(part);
                 }
             }
-            let now_ms = outside.now_ms();
+            now_ms = outside.now_ms();
             let from = |slab: &Slab| parts.iter().any(|part| part.serial == slab.serial);
             if !self.open.iter().any(|slab| from(slab) && slab.is_over(now_ms)) {
                 self.open.iter_mut().filter(|slab| from(slab)).for_each(|slab| slab.stamp(now_ms));

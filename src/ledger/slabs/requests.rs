@@ -63,6 +63,10 @@ impl<V: Clone> Requests<V> {
         }
     }
 
+    pub fn is_under_way(&self, id: u128) -> bool {
+        self.answers.get(&id).is_some_and(Option::is_none)
+    }
+
     fn forget_old(&mut self, now_ms: u64) {
         while self.order.front().is_some_and(|(came_ms, _)| now_ms.saturating_sub(*came_ms) >= REMEMBERED_MS) {
             self.forget_first();
