@@ -21,6 +21,11 @@ run: ## serve on the memory ledger with config/ (more flags: make run ARGS='--gr
 test: lint $(if $(wildcard deny.toml),deny) ## everything: format, lints, unit, integration, real TigerBeetle, real Envoy
 	$(WITH_TOOLS) cargo test $(LOCKED) --all-features
 
+.PHONY: torture
+torture: ## slabs through as many simulated faults as one likes: make torture SEEDS=10000 [FIRST=seed]
+	SLUICE_SEEDS=$(or $(SEEDS),1000) SLUICE_FIRST_SEED=$(FIRST) \
+		cargo test $(LOCKED) --release --test it slab_simulation::torture -- --exact --include-ignored --nocapture
+
 .PHONY: lint
 lint: tools ## format and clippy, warnings are errors
 	cargo fmt --check
@@ -32,18 +37,18 @@ deny: tools ## licenses and sources of the dependencies (advisories need a datab
 
 .PHONY: bench
 bench: tools bench-tools ## one run, one table: Sluice on both ledgers against its ceilings, and instruction counts
-	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features --bench table
+	$(WITH_TOOLS) cargo bench --profile dist $(LOCKED) --all-features --bench table
 
 .PHONY: bench-instructions
 bench-instructions: tools bench-tools ## only the instructions per decision, which are not noise (benches/instructions.txt)
-	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features --bench table -- instructions
+	$(WITH_TOOLS) cargo bench --profile dist $(LOCKED) --all-features --bench table -- instructions
 
 .PHONY: bench-tools
 bench-tools: # h2load and valgrind
 	@scripts/tools.sh bench
 
 .PHONY: demo
-demo: tools build-tigerbeetle ## Envoy, TigerBeetle, Sluice and an upstream on loopback, and the curl lines to try
+demo: tools build-tigerbeetle ## an LLM gateway on loopback: Envoy, TigerBeetle, Sluice and a model, and the curl lines to try
 	@scripts/demo.sh
 
 .PHONY: demo-check

@@ -12,14 +12,15 @@ use std::task::{Context, Poll, Waker};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use sluice::admission::Request;
+use sluice::api::pb;
 use sluice::app::{App, Options};
 use sluice::config::settings::value::Listen;
-use sluice::config::{SourceFile, load, load_limits};
-use sluice::grpc::{pb, rls};
+use sluice::config::{Document, load, load_limits};
+use sluice::grpc::rls;
 use sluice::ledger::memory::Memory;
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer};
+use sluice::ledger::{Accounts, Action, Chain, Hold, Keep, Transfer};
+use sluice::limit::LeaseId;
 use sluice::limit::key::Entry;
-use sluice::limit::{Accounts, LeaseId};
 use sluice::registry::{Ask, Registry};
 use sluice::service::Service;
 use sluice::snapshot::Snapshot;
@@ -56,7 +57,7 @@ descriptors:
 ";
 
 fn registry(yaml: &str) -> Registry {
-    let file = SourceFile { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
+    let file = Document { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
     load_limits(&[file], None).expect("the limits must be right").registry
 }
 
@@ -117,7 +118,7 @@ fn pure(c: &mut Criterion) {
             });
             let lease = LeaseId::fresh(now_ms, fastrand::u128(..));
             let chain = Chain { lease, keep: Keep::Nothing, transfers: transfers.collect() };
-            memory.apply(black_box(&chain), now_ms)
+            memory.apply_at(black_box(&chain), now_ms)
         });
     });
     group.finish();

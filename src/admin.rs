@@ -25,6 +25,7 @@ mod gate;
 mod json;
 mod lease;
 mod limits;
+mod peer;
 mod retry;
 mod rlconfig;
 
@@ -38,7 +39,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::control::Control;
 use crate::listen::Listener;
 use crate::service::Service;
@@ -119,10 +119,7 @@ async fn ready(State(service): State<Arc<Service>>) -> Response {
 }
 
 async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    limits::fill_gauges(&service).await;
-    let (policy, now_ms) = (&service.live.load().retry, clock::monotonic_ms());
-    service.metrics.retry_budget_ratio.set(service.admission.retry.budget_ratio(policy, now_ms));
-    match service.metrics.encode() {
+    match service.metrics_text().await {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

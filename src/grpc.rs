@@ -2,14 +2,11 @@
 //!
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
-mod codec;
 mod front;
-pub mod lease;
+mod lease;
 mod opening;
-pub mod pb;
-pub mod queue;
+pub(crate) mod queue;
 pub mod rls;
-pub mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +23,7 @@ use tonic_health::server::HealthReporter;
 
 use self::front::Front;
 use self::opening::Opening;
+use crate::api::pb;
 use crate::listen::Listener;
 use crate::retry::backoff;
 use crate::service::Service;
@@ -119,6 +117,7 @@ async fn accept(listener: &Listener, server: &Server) -> std::io::Result<()> {
 impl Server {
     fn connect(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let front = self.front.clone();
+        let open = front.service.connection();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer = service_fn(move |request| Box::pin(front.clone().answer(request)));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
@@ -127,6 +126,7 @@ impl Server {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended");
             }
+            drop(open);
         });
     }
 }

@@ -1,24 +1,24 @@
 //! Leases: what a request holds until it is completed, and how that is given back.
 //!
-//! A lease is written as a token that any instance can read ([`token`]), remembered in a bounded book for those who name
-//! it by its plain id ([`book`]), and settled at its end ([`settle`]). Knows neither the wire nor how a reserve is
-//! decided.
+//! A lease is written as a token that any instance can read ([`token`]), remembered in a bounded table for those who name
+//! it by its plain id ([`table`]), and settled at its end ([`settle`], [`apply`]); [`leases`] has all of them. Knows
+//! neither the wire nor how a reserve is decided.
 
 mod bytes;
-pub mod token;
+pub(crate) mod token;
 
-pub mod book;
+pub(crate) mod table;
 
-pub mod desk;
+pub(crate) mod leases;
 
-pub mod apply;
-pub mod settle;
+pub(crate) mod apply;
+pub(crate) mod settle;
 
 use crate::limit::key::encode;
 use crate::limit::{Kind, LeaseId, LimitKey, Overage};
 
-pub use desk::Desk;
-pub use settle::{Report, Used};
+pub(crate) use leases::Leases;
+pub(crate) use settle::{Report, Used};
 
 /// One reserve that was allowed, and what of it a completion can give back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,21 @@ impl Lease {
     pub fn ends_at_unix_ms(&self) -> u64 {
         let lifetimes = self.held.iter().map(|held| held.lifetime_ms());
         self.reserved_at_unix_ms.saturating_add(lifetimes.max().unwrap_or(0))
+    }
+
+    /// Whether both hold as much of the same limits, in whatever order.
+    pub(crate) fn holds_the_same(&self, other: &Lease) -> bool {
+        let wants = other.held.iter().map(|held| (held.key.as_str(), held.amount));
+        self.holds(wants)
+    }
+
+    /// Whether it holds this much of these limits, each of which is there once, and no more.
+    pub(crate) fn holds<'a>(&self, wants: impl ExactSizeIterator<Item = (&'a str, u64)>) -> bool {
+        let mut wants = wants;
+        wants.len() == self.held.len()
+            && wants.all(|(key, amount)| {
+                self.held.iter().any(|held| held.key.as_str() == key && held.amount == amount)
+            })
     }
 }
 

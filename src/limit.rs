@@ -2,7 +2,7 @@
 //!
 //! Plain data that is valid once it exists. Knows nothing of descriptors, ledgers or the wire.
 
-pub mod account;
+pub mod bit_set;
 pub mod definition;
 pub mod id;
 pub mod key;
@@ -11,14 +11,21 @@ pub mod unit;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-pub use account::{Account, Accounts};
+pub use bit_set::BitSet;
 pub use definition::Definition;
-pub use id::LeaseId;
+pub use id::{LeaseId, LimitId};
 pub use key::LimitKey;
 pub use unit::Unit;
 
 /// At most this many requirements in one request: one linked chain stays small.
 pub const REQUIREMENTS_MAX: usize = 32;
+
+/// The entry that makes a descriptor a completion, and the metadata that it comes from. Sluice takes that entry for itself:
+/// it matches no limit and marks no retry.
+pub const COMPLETION_ENTRY: &str = "lease_id";
+
+/// Some of the requirements of a request, by their places in it.
+pub type RequirementSet = BitSet;
 
 /// How a reservation gives its capacity back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

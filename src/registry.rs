@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use crate::ledger::Want;
+use crate::ledger::{Account, Accounts, Want};
 use crate::limit::key::Entry;
-use crate::limit::{Account, Accounts, LimitKey, LimitSpec};
+use crate::limit::{LimitKey, LimitSpec};
 
 pub use plan::{Ask, Enforcement, OverrideLimit, Plan, PlanError, Requirement, Wanted};
 pub use tree::{Level, Node, Rule, Target};

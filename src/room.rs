@@ -18,7 +18,8 @@ use tokio::sync::Notify;
 
 use self::lines::{JobId, LimitId, Place};
 use crate::lease::Lease;
-use crate::limit::{Account, LeaseId, LimitSpec};
+use crate::ledger::Account;
+use crate::limit::{LeaseId, LimitSpec};
 
 pub use self::tickets::Room;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Control, saved};
-use crate::ledger::{CapacityEvent, LedgerError, Want};
-use crate::limit::{LimitKey, Overage};
+use crate::ledger::{CapacityEvent, Ledger, LedgerError, Want};
+use crate::limit::LimitKey;
 use crate::registry::{NamedLimit, Registry};
 use crate::retry::backoff::Backoff;
 use crate::state::State;
@@ -27,7 +27,7 @@ impl Control {
     /// Makes the accounts of limits that weren't there before.
     pub(super) async fn provision_new(&self, registry: &Registry, live: &Registry) {
         let new = registry.named().filter(|limit| live.get_named(limit.account.key.as_str()).is_none());
-        let wants: Vec<Want> = new.map(|limit| limit.want()).filter(is_unready).collect();
+        let wants: Vec<Want> = new.map(|limit| limit.want()).collect();
         let ledger = &self.service.admission.ledger;
         if wants.is_empty() || ledger.ready().is_err() {
             return;
@@ -63,10 +63,10 @@ impl Control {
         let ledger = &self.service.admission.ledger;
         ledger.ready().map_err(LedgerError::Unavailable)?;
         let live = self.live();
-        let remembered: Vec<LimitKey> = self.state.lock().await.decreasing().cloned().collect();
+        let remembered: Vec<LimitKey> = self.owned.lock().await.state.decreasing().cloned().collect();
         let remembered = remembered.iter().filter_map(|key| self.resolve(key)).map(|limit| limit.want());
         let mut wants: Vec<Want> =
-            live.registry.named().map(|limit| limit.want()).chain(remembered).filter(is_unready).collect();
+            live.registry.named().map(|limit| limit.want()).chain(remembered).collect();
         wants.sort_by_key(|want| want.account.id);
         wants.dedup_by_key(|want| want.account.id);
         if !wants.is_empty() {
@@ -81,7 +81,7 @@ impl Control {
 
     /// Forgets those that have arrived, and those that nothing defines any more.
     async fn look_at_decreasing(&self) -> Result<(), LedgerError> {
-        let mut state = self.state.lock().await;
+        let state = &mut self.owned.lock().await.state;
         let keys: Vec<LimitKey> = state.decreasing().cloned().collect();
         if keys.is_empty() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Control {
             };
         }
         if different {
-            self.remember(&mut state, next).await;
+            self.remember(state, next).await;
         }
         Ok(())
     }
@@ -110,8 +110,8 @@ impl Control {
     pub async fn remember_capacity(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<CapacityEvent>) {
         let mut gathered = Vec::new();
         while events.recv_many(&mut gathered, EVENTS_PER_WRITE).await > 0 {
-            let mut state = self.state.lock().await;
-            let mut next = state.clone();
+            let mut owned = self.owned.lock().await;
+            let mut next = owned.state.clone();
             let mut different = false;
             for event in gathered.drain(..) {
                 let (CapacityEvent::Decreasing { key, .. } | CapacityEvent::Settled { key, .. }) = &event;
@@ -119,11 +119,13 @@ impl Control {
                 different |= next.note(&event, limit.as_ref().map(|limit| &limit.spec));
             }
             if different {
-                self.remember(&mut state, next).await;
+                self.remember(&mut owned.state, next).await;
             }
-            drop(state);
+            drop(owned);
             tokio::time::sleep(WRITE_INTERVAL).await;
         }
+        // A ledger that changes capacities at once has nothing to tell.
+        std::future::pending().await
     }
 
     /// Nobody waits for this: if it can't be saved, a restart begins the change anew when it is next asked for.
@@ -136,10 +138,4 @@ impl Control {
             }
         }
     }
-}
-
-/// The ledger isn't known to have it as it should be.
-fn is_unready(want: &Want) -> bool {
-    want.account.funded() != Some(want.capacity)
-        || (want.overage == Overage::Debt && !want.account.has_debt_account())
 }

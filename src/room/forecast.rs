@@ -5,7 +5,7 @@
 //! concurrency limit gives back as fast as its holders finish: capacity / mean hold. Where neither is known, nobody
 //! promises anything.
 
-use crate::ledger::Outlook;
+use crate::ledger::Schedule;
 use crate::limit::Kind;
 
 /// What is known of a limit that somebody waits at.
@@ -14,7 +14,7 @@ pub struct Known<'a> {
     pub kind: Kind,
     pub capacity: u64,
     /// What the ledger said last.
-    pub outlook: Option<&'a Outlook>,
+    pub schedule: Option<&'a Schedule>,
     /// How long its holders were seen to hold it.
     pub mean_hold_ms: Option<u64>,
     /// The part of it that the line gets.
@@ -24,7 +24,7 @@ pub struct Known<'a> {
 impl Known<'_> {
     /// Milliseconds from `now_ms` until `ahead` and then `own` were served; `None` if nobody can know.
     pub fn wait_ms(&self, ahead: u64, own: u64, now_ms: u64) -> Option<f64> {
-        let used = self.outlook.map_or(self.capacity, |outlook| outlook.used);
+        let used = self.schedule.map_or(self.capacity, |schedule| schedule.used);
         let wanted = (ahead as f64 + own as f64) / self.line_part.clamp(0.01, 1.0);
         let lacking = used as f64 + wanted - self.capacity as f64;
         if lacking <= 0.0 {
@@ -38,26 +38,26 @@ impl Known<'_> {
             Kind::Rolling { window_seconds } => {
                 let window_ms = f64::from(window_seconds.get()) * 1000.0;
                 let even = lacking / self.capacity as f64 * window_ms;
-                Some(self.by_outlook(lacking, window_ms, now_ms).unwrap_or(even))
+                Some(self.by_schedule(lacking, window_ms, now_ms).unwrap_or(even))
             }
         }
     }
 
     /// By the times at which the limit gives back, over and over again.
-    fn by_outlook(&self, lacking: f64, window_ms: f64, now_ms: u64) -> Option<f64> {
-        let outlook = self.outlook?;
-        let known: u64 = outlook.frees.iter().map(|free| free.amount).sum();
-        if known == 0 || (!outlook.is_whole && lacking > known as f64) {
+    fn by_schedule(&self, lacking: f64, window_ms: f64, now_ms: u64) -> Option<f64> {
+        let schedule = self.schedule?;
+        let known: u64 = schedule.releases.iter().map(|free| free.amount).sum();
+        if known == 0 || (!schedule.is_whole && lacking > known as f64) {
             return None;
         }
         let rounds = (lacking / known as f64).ceil() - 1.0;
         let rest = lacking - rounds * known as f64;
         let mut sum = 0.0;
-        let enough = |free: &&crate::ledger::Free| {
+        let enough = |free: &&crate::ledger::Release| {
             sum += free.amount as f64;
             sum + 1e-9 >= rest
         };
-        let at_ms = outlook.frees.iter().find(enough)?.at_ms;
+        let at_ms = schedule.releases.iter().find(enough)?.at_ms;
         Some(rounds * window_ms + at_ms.saturating_sub(now_ms) as f64)
     }
 }
@@ -67,32 +67,32 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::ledger::Free;
+    use crate::ledger::Release;
 
     const TEN_SECONDS: Kind = Kind::Rolling { window_seconds: NonZeroU32::new(10).unwrap() };
     const HELD: Kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };
     const NOW_MS: u64 = 50_000;
 
-    fn outlook(used: u64, frees: &[(u64, u64)], is_whole: bool) -> Outlook {
-        let free = |&(in_ms, amount): &(u64, u64)| Free { at_ms: NOW_MS + in_ms, amount };
-        Outlook { used, frees: frees.iter().map(free).collect(), is_whole }
+    fn schedule(used: u64, releases: &[(u64, u64)], is_whole: bool) -> Schedule {
+        let free = |&(in_ms, amount): &(u64, u64)| Release { at_ms: NOW_MS + in_ms, amount };
+        Schedule { used, releases: releases.iter().map(free).collect(), is_whole }
     }
 
     fn wait(
         kind: Kind,
         capacity: u64,
-        outlook: Option<&Outlook>,
+        schedule: Option<&Schedule>,
         hold: Option<u64>,
         ahead: u64,
     ) -> Option<f64> {
-        let known = Known { kind, capacity, outlook, mean_hold_ms: hold, line_part: 1.0 };
+        let known = Known { kind, capacity, schedule, mean_hold_ms: hold, line_part: 1.0 };
         known.wait_ms(ahead, 1, NOW_MS)
     }
 
     #[test]
     fn a_rolling_limit_by_its_calendar() {
         // 10 in 10 s, all used: 4 come back in 2 s, 6 in 9 s, and again 10 s later each.
-        let there = outlook(10, &[(2000, 4), (9000, 6)], true);
+        let there = schedule(10, &[(2000, 4), (9000, 6)], true);
         let rows = [
             (0, 2000.0),
             (3, 2000.0),
@@ -106,7 +106,7 @@ mod tests {
         for (ahead, expected) in rows {
             assert_eq!(wait(TEN_SECONDS, 10, Some(&there), None, ahead), Some(expected), "{ahead} ahead");
         }
-        let half = outlook(5, &[(3000, 5)], true);
+        let half = schedule(5, &[(3000, 5)], true);
         assert_eq!(wait(TEN_SECONDS, 10, Some(&half), None, 4), Some(0.0));
         assert_eq!(wait(TEN_SECONDS, 10, Some(&half), None, 5), Some(3000.0));
     }
@@ -116,7 +116,7 @@ mod tests {
         // 10 in 10 s are 1 a second.
         assert_eq!(wait(TEN_SECONDS, 10, None, None, 0), Some(1000.0));
         assert_eq!(wait(TEN_SECONDS, 10, None, None, 24), Some(25_000.0));
-        let in_part = outlook(10, &[(2000, 4)], false);
+        let in_part = schedule(10, &[(2000, 4)], false);
         assert_eq!(wait(TEN_SECONDS, 10, Some(&in_part), None, 3), Some(2000.0));
         assert_eq!(wait(TEN_SECONDS, 10, Some(&in_part), None, 4), Some(5000.0));
     }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn what_newcomers_take_makes_it_longer() {
         let known =
-            Known { kind: TEN_SECONDS, capacity: 10, outlook: None, mean_hold_ms: None, line_part: 0.5 };
+            Known { kind: TEN_SECONDS, capacity: 10, schedule: None, mean_hold_ms: None, line_part: 0.5 };
         assert_eq!(known.wait_ms(4, 1, NOW_MS), Some(10_000.0));
     }
 

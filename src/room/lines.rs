@@ -18,8 +18,7 @@ use smallvec::{SmallVec, smallvec};
 
 /// A job, by the bits of its ticket.
 pub type JobId = u128;
-/// A limit, by the id of its account.
-pub type LimitId = u128;
+pub use crate::limit::LimitId;
 
 /// What a job needs of each of its limits.
 pub type Needs = SmallVec<[(LimitId, u64); 4]>;

@@ -11,8 +11,8 @@ use super::lines::{JobId, LimitId, Lines, Needs};
 use super::watch::Watch;
 use super::{Arrival, Due, Full, Reserved, State, Ticket};
 use crate::lease::Lease;
-use crate::ledger::Outlook;
-use crate::limit::{Account, LeaseId, LimitSpec};
+use crate::ledger::{Account, Schedule};
+use crate::limit::{LeaseId, LimitSpec};
 use crate::retry::policy::Queue;
 
 /// Tickets kept after their end, or while their lease is used: under a kilobyte each, so 10 MB.
@@ -177,12 +177,12 @@ impl Room {
     pub fn looked(
         &mut self,
         limit: LimitId,
-        outlook: Option<Outlook>,
+        schedule: Option<Schedule>,
         now_ms: u64,
         rand: impl FnOnce(u64) -> u64,
     ) {
         if let Some((_, amount)) = self.lines.first_at(limit) {
-            self.limits.looked(limit, outlook, amount, now_ms, rand);
+            self.limits.looked(limit, schedule, amount, now_ms, rand);
         }
         let here: Vec<JobId> = self.lines.at(limit).collect();
         for id in here {

@@ -10,6 +10,7 @@ use ahash::AHashMap;
 use parking_lot::Mutex;
 
 use super::lines::LimitId;
+use crate::limit::RequirementSet;
 
 /// A plain mutex: sections are some lookups and never wait.
 #[derive(Debug, Default)]
@@ -81,7 +82,7 @@ impl Turnstile {
     pub fn enter<'n>(
         &self,
         needs: impl Iterator<Item = (LimitId, u64)> + Clone + 'n,
-    ) -> Result<Option<Pass<'_>>, u32> {
+    ) -> Result<Option<Pass<'_>>, RequirementSet> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
@@ -89,10 +90,10 @@ impl Turnstile {
         let kept = |(index, (limit, amount)): (usize, (LimitId, u64))| {
             // Whoever has some left may overdraw it: else what needs much would never come in.
             let lacks = gates.get(&limit).is_some_and(|gate| amount > 0 && gate.credit <= 0.0);
-            lacks.then_some(1u32 << index)
+            lacks.then_some(index)
         };
-        let kept = needs.clone().enumerate().filter_map(kept).fold(0, |mask, bit| mask | bit);
-        if kept != 0 {
+        let kept: RequirementSet = needs.clone().enumerate().filter_map(kept).collect();
+        if !kept.is_empty() {
             return Err(kept);
         }
         let mut took = Vec::new();
@@ -133,8 +134,12 @@ impl Drop for Pass<'_> {
 mod tests {
     use super::*;
 
+    const A: LimitId = LimitId::new(1);
+    const B: LimitId = LimitId::new(2);
+    const C: LimitId = LimitId::new(3);
+
     fn enters(turnstile: &Turnstile, amount: u64) -> bool {
-        match turnstile.enter([(1, amount)].into_iter()) {
+        match turnstile.enter([(A, amount)].into_iter()) {
             Ok(Some(pass)) => {
                 pass.through();
                 true
@@ -147,10 +152,10 @@ mod tests {
     #[test]
     fn without_a_line_everybody_enters() {
         let turnstile = Turnstile::default();
-        assert!(turnstile.enter([(1, u64::MAX)].into_iter()).unwrap().is_none());
-        turnstile.set(1, 0.0, 1, 10);
+        assert!(turnstile.enter([(A, u64::MAX)].into_iter()).unwrap().is_none());
+        turnstile.set(A, 0.0, 1, 10);
         assert!(
-            turnstile.enter([(1, u64::MAX)].into_iter()).unwrap().is_none(),
+            turnstile.enter([(A, u64::MAX)].into_iter()).unwrap().is_none(),
             "a share of 0 keeps nothing"
         );
     }
@@ -159,48 +164,48 @@ mod tests {
     fn newcomers_take_what_the_share_leaves() {
         // A quarter is the line's: newcomers may take 3 for each 1, 3 to begin with.
         let turnstile = Turnstile::default();
-        turnstile.set(1, 0.25, 1, 100);
+        turnstile.set(A, 0.25, 1, 100);
         assert!(enters(&turnstile, 2) && enters(&turnstile, 1) && !enters(&turnstile, 1));
-        turnstile.served(1, 2);
+        turnstile.served(A, 2);
         assert!(enters(&turnstile, 6) && !enters(&turnstile, 1));
-        assert!((turnstile.line_part(1) - 2.0 / 11.0).abs() < 1e-9); // 2 of 2 + 9
-        turnstile.remove(1);
+        assert!((turnstile.line_part(A) - 2.0 / 11.0).abs() < 1e-9); // 2 of 2 + 9
+        turnstile.remove(A);
         assert!(enters(&turnstile, 1000));
     }
 
     #[test]
     fn what_needs_much_overdraws_and_is_waited_for() {
         let turnstile = Turnstile::default();
-        turnstile.set(1, 0.5, 1, 10);
+        turnstile.set(A, 0.5, 1, 10);
         assert!(enters(&turnstile, 9) && !enters(&turnstile, 1)); // 1 - 9
-        turnstile.served(1, 8);
+        turnstile.served(A, 8);
         assert!(!enters(&turnstile, 1));
-        turnstile.served(1, 1);
+        turnstile.served(A, 1);
         assert!(enters(&turnstile, 1));
     }
 
     #[test]
     fn all_of_it_can_be_the_lines() {
         let turnstile = Turnstile::default();
-        turnstile.set(1, 1.0, 5, 100);
-        turnstile.served(1, 50);
+        turnstile.set(A, 1.0, 5, 100);
+        turnstile.served(A, 50);
         assert!(!enters(&turnstile, 1));
     }
 
     #[test]
     fn credit_does_not_pile_up_beyond_the_capacity() {
         let turnstile = Turnstile::default();
-        turnstile.set(1, 0.5, 1, 10);
-        turnstile.served(1, 1_000_000);
+        turnstile.set(A, 0.5, 1, 10);
+        turnstile.served(A, 1_000_000);
         assert!(enters(&turnstile, 10) && !enters(&turnstile, 1));
     }
 
     #[test]
     fn who_was_refused_behind_the_turnstile_took_nothing() {
         let turnstile = Turnstile::default();
-        turnstile.set(1, 0.5, 1, 10);
+        turnstile.set(A, 0.5, 1, 10);
         for _ in 0..3 {
-            assert!(turnstile.enter([(1, 1)].into_iter()).unwrap().is_some()); // dropped
+            assert!(turnstile.enter([(A, 1)].into_iter()).unwrap().is_some()); // dropped
         }
         assert!(enters(&turnstile, 1) && !enters(&turnstile, 1));
     }
@@ -208,10 +213,10 @@ mod tests {
     #[test]
     fn it_names_the_limits_that_are_kept_and_takes_of_none() {
         let turnstile = Turnstile::default();
-        turnstile.set(1, 0.5, 1, 10);
-        turnstile.set(3, 1.0, 1, 10);
-        let needs = [(1, 1), (2, 1), (3, 1)];
-        assert_eq!(turnstile.enter(needs.into_iter()).unwrap_err(), 0b100);
+        turnstile.set(A, 0.5, 1, 10);
+        turnstile.set(C, 1.0, 1, 10);
+        let needs = [(A, 1), (B, 1), (C, 1)];
+        assert_eq!(turnstile.enter(needs.into_iter()).unwrap_err(), RequirementSet::one(2));
         assert!(enters(&turnstile, 1), "nothing was taken of the first");
     }
 }

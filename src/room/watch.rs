@@ -10,8 +10,8 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use super::lines::LimitId;
-use crate::ledger::Outlook;
-use crate::limit::{Account, LimitSpec};
+use crate::ledger::{Account, Schedule};
+use crate::limit::LimitSpec;
 use crate::retry::backoff;
 
 /// How often a limit is looked at whose time to give back is not known, or that others give back to.
@@ -33,7 +33,7 @@ pub struct Watched {
     pub account: Arc<Account>,
     /// As it was when it was last asked for.
     pub spec: Arc<LimitSpec>,
-    pub outlook: Option<Outlook>,
+    pub schedule: Option<Schedule>,
     wake_ms: Option<u64>,
     /// In a row.
     refusals: u32,
@@ -56,7 +56,7 @@ impl Watch {
         let new = Watched {
             account,
             spec: Arc::clone(&spec),
-            outlook: None,
+            schedule: None,
             wake_ms: None,
             refusals: 0,
             needed_by: 0,
@@ -94,14 +94,14 @@ impl Watch {
     pub fn looked(
         &mut self,
         limit: LimitId,
-        outlook: Option<Outlook>,
+        schedule: Option<Schedule>,
         amount: u64,
         now_ms: u64,
         rand: impl FnOnce(u64) -> u64,
     ) {
         let Some(watched) = self.limits.get_mut(&limit) else { return };
         let capacity = watched.spec.capacity;
-        let fits_ms = outlook.as_ref().and_then(|outlook| outlook.fits_at_ms(amount, capacity, now_ms));
+        let fits_ms = schedule.as_ref().and_then(|schedule| schedule.fits_at_ms(amount, capacity, now_ms));
         let again_ms = match fits_ms {
             // It should have it: it was given back meanwhile, or expires a little late.
             Some(at_ms) if at_ms <= now_ms => {
@@ -112,13 +112,8 @@ impl Watch {
             Some(at_ms) => at_ms,
             None => now_ms + LOOK_MS,
         };
-        if self.is_shared
-            && let Some(outlook) = &outlook
-        {
-            watched.account.set_sample(capacity.saturating_sub(outlook.used), now_ms);
-        }
         // What it said before may be long past: without a word it is simply tried again.
-        watched.outlook = outlook;
+        watched.schedule = schedule;
         self.wake_at(limit, Some(again_ms));
     }
 
@@ -126,7 +121,8 @@ impl Watch {
     pub fn is_worth_a_try(&mut self, limit: LimitId, amount: u64, sample: Option<u64>, now_ms: u64) -> bool {
         let Some(watched) = self.limits.get(&limit) else { return false };
         let capacity = watched.spec.capacity;
-        let fits = watched.outlook.as_ref().and_then(|outlook| outlook.fits_at_ms(amount, capacity, now_ms));
+        let fits =
+            watched.schedule.as_ref().and_then(|schedule| schedule.fits_at_ms(amount, capacity, now_ms));
         let given_back = self.is_shared && sample.is_some_and(|free| free >= amount);
         match fits {
             Some(at_ms) if at_ms > now_ms && !given_back => {

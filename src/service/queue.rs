@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use super::reserve::{Ask, AskName, ReserveError};
-use crate::admission::{Denial, Name, Offered};
+use super::unsent::UnsentLease;
+use crate::admission::{Attempt, Denial, Name};
 use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::LedgerError;
@@ -132,12 +133,12 @@ impl Service {
         };
         let mut refused_by = None;
         if self.may_ask_at_once(&id, &plan) {
-            match self.admission.offer(&plan, Name::Lease(&id)).await {
-                Ok(Offered::Taken(lease)) => return self.granted(ask, plan, lease).map(Ok),
-                Ok(Offered::UsedForAnother) => return Err(ReserveError::UsedForAnother),
-                Ok(Offered::Refused { limit, .. }) => refused_by = Some(limit),
+            match self.admission.attempt(&plan, Name::Lease(&id), &snapshot.retry).await {
+                Ok(Attempt::Taken(lease)) => return self.granted(ask, plan, lease).map(Ok),
+                Ok(Attempt::UsedForAnother) => return Err(ReserveError::UsedForAnother),
+                Ok(Attempt::Refused { limit, .. }) => refused_by = Some(limit),
                 // A ledger that doesn't answer is waited for in line.
-                Ok(Offered::NameIsSpent | Offered::Never(_)) | Err(_) => {}
+                Ok(Attempt::NameIsSpent | Attempt::Never(_)) | Err(_) => {}
             }
         }
         let call = match self.take_place(ask, id, plan, refused_by, &snapshot.retry.queue)? {
@@ -165,13 +166,17 @@ impl Service {
     }
 
     fn granted(
-        &self,
+        self: &Arc<Self>,
         ask: &Ask<'_>,
         plan: Plan,
         lease: Option<Box<Lease>>,
     ) -> Result<Standing, ReserveError> {
-        let mut grant = self.grant(ask, plan, lease)?;
-        grant.told();
+        let undo = lease.as_ref().map(|lease| {
+            let id = &lease.id;
+            Box::new(self.admission.undo(&plan, Name::Lease(id), id))
+        });
+        let grant = self.grant(ask, lease, undo)?;
+        grant.unsent.into_iter().for_each(UnsentLease::sent);
         self.lease_api.allowed(Reason::Allowed);
         let reserved = Reserved {
             lease: grant.id.clone(),
@@ -303,7 +308,7 @@ impl Service {
                 self.standing(bits, true).map_or(Left::Unknown, Left::Out)
             }
             Some(Err(PickedUp)) => Left::Holds,
-            None if self.desk.view(id).is_some() => Left::Holds,
+            None if self.leases.view(id).is_some() => Left::Holds,
             None => Left::Unknown,
         }
     }

@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::Service;
+use super::unsent::UnsentLease;
 use crate::admission::{DecideError, Decision, Denial, Name};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{Code, LedgerError};
+use crate::ledger::{Chain, LedgerError, RefusalCode};
 use crate::limit::{Cost, LeaseId};
 use crate::registry::{Enforcement, Plan, Requirement};
 use crate::snapshot::Snapshot;
@@ -34,41 +36,27 @@ pub enum AskName<'a> {
 
 /// A lease that was handed out.
 #[derive(Debug)]
-pub struct Grant<'s> {
+pub struct Grant {
     pub id: LeaseId,
     /// `None` if it can be completed by its id only.
     pub token: Option<String>,
     pub reserved_at_unix_ms: u64,
-    untold: Untold<'s>,
+    /// Goes with the answer; `None` if nothing is held.
+    pub unsent: Option<UnsentLease>,
 }
 
-impl Grant<'_> {
-    /// The caller hears of it now. A grant that is dropped before that is given back: one of a batch, when the caller
-    /// left while others of it were under way.
-    pub fn told(&mut self) {
-        self.untold.plan = None;
-    }
-}
-
+/// What a reserve came to.
 #[derive(Debug)]
-struct Untold<'s> {
-    service: &'s Service,
-    plan: Option<Plan>,
-    id: LeaseId,
-    is_named: bool,
-}
-
-impl Drop for Untold<'_> {
-    fn drop(&mut self) {
-        if let Some(plan) = self.plan.take() {
-            let name = if self.is_named { Name::Lease(&self.id) } else { Name::Fresh };
-            self.service.admission.give_back(&plan, name, &self.id);
-        }
-    }
+pub enum ReserveOutcome {
+    Granted(Grant),
+    Denied(Denial),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReserveError {
+    /// What is asked for can't be read as a reserve.
+    #[error("{0}")]
+    Invalid(String),
     #[error("no file defines it, and no rule derives it")]
     UnknownLimit(String),
     #[error("this lease_id was used for other requirements")]
@@ -78,7 +66,8 @@ pub enum ReserveError {
 }
 
 impl Service {
-    pub async fn reserve(&self, ask: &Ask<'_>) -> Result<Result<Grant<'_>, Denial>, ReserveError> {
+    pub async fn reserve(self: &Arc<Self>, ask: &Ask<'_>) -> Result<ReserveOutcome, ReserveError> {
+        let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
         let name = match &ask.name {
@@ -91,14 +80,22 @@ impl Service {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),
         })?;
-        if decision.refused == Some(Code::ExistsWithDifferentFields) {
+        if decision.refused == Some(RefusalCode::ExistsWithDifferentFields) {
             return Err(ReserveError::UsedForAnother);
         }
         self.count(&decision);
         match decision.denial {
-            Some(denial) => Ok(Err(denial)),
-            None => self.grant(ask, plan, decision.lease).map(Ok),
+            Some(denial) => Ok(ReserveOutcome::Denied(denial)),
+            None => self.grant(ask, decision.lease, decision.undo).map(ReserveOutcome::Granted),
         }
+    }
+
+    /// All at once, answered in order. What could not be read is answered with what is wrong with it.
+    pub(crate) async fn reserve_batch(
+        self: &Arc<Self>,
+        asks: Vec<Result<Ask<'_>, ReserveError>>,
+    ) -> Vec<Result<ReserveOutcome, ReserveError>> {
+        join_all(asks.into_iter().map(|ask| async { self.reserve(&ask?).await })).await
     }
 
     pub(super) fn plan<'a>(
@@ -126,14 +123,12 @@ impl Service {
     }
 
     pub(super) fn grant(
-        &self,
+        self: &Arc<Self>,
         ask: &Ask<'_>,
-        plan: Plan,
         lease: Option<Box<Lease>>,
-    ) -> Result<Grant<'_>, ReserveError> {
-        let is_named = !matches!(ask.name, AskName::Fresh);
-        let untold = |id: &LeaseId, plan| Untold { service: self, plan, id: id.clone(), is_named };
-        let Some(lease) = lease else {
+        undo: Option<Box<Chain>>,
+    ) -> Result<Grant, ReserveError> {
+        let (Some(lease), Some(undo)) = (lease, undo) else {
             // Allowed because the ledger could not be asked: nothing is held.
             let reserved_at_unix_ms = clock::unix_ms();
             let id = match &ask.name {
@@ -142,14 +137,15 @@ impl Service {
                     LeaseId::fresh(reserved_at_unix_ms, fastrand::u128(..))
                 }
             };
-            return Ok(Grant { untold: untold(&id, None), id, token: None, reserved_at_unix_ms });
+            return Ok(Grant { id, token: None, reserved_at_unix_ms, unsent: None });
         };
-        let issued = self.desk.issue(&lease, ask.job_id);
-        if issued.differs {
+        let Some(issued) = self.leases.issue(&lease, ask.job_id) else {
+            self.give_back(*undo);
             return Err(ReserveError::UsedForAnother);
-        }
+        };
         let (token, reserved_at_unix_ms) = (issued.token, issued.reserved_at_unix_ms);
-        Ok(Grant { untold: untold(&lease.id, Some(plan)), id: lease.id, token, reserved_at_unix_ms })
+        let unsent = Some(UnsentLease::new(self, lease.id.clone(), *undo));
+        Ok(Grant { id: lease.id, token, reserved_at_unix_ms, unsent })
     }
 
     fn count(&self, decision: &Decision) {

@@ -13,10 +13,10 @@ use futures_util::stream::FuturesUnordered;
 
 use super::Service;
 use super::reserve::ReserveError;
-use crate::admission::{Name, Offered};
+use crate::admission::{Attempt, Name};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{LedgerError, Outlook};
+use crate::ledger::{Ledger, LedgerError, Schedule};
 use crate::limit::{LeaseId, LimitSpec};
 use crate::room::lines::{JobId, LimitId};
 use crate::room::{Due, Reserved, State};
@@ -24,8 +24,8 @@ use crate::telemetry::{QueueEvent, Reason};
 
 /// What was under way and is done.
 enum Done {
-    Tried(JobId, Result<Offered, ReserveError>),
-    Looked(LimitId, Result<Outlook, LedgerError>),
+    Tried(JobId, Result<Attempt, ReserveError>),
+    Looked(LimitId, Result<Schedule, LedgerError>),
 }
 
 struct Waiter {
@@ -110,23 +110,25 @@ impl Waiter {
 
     fn on_done(&mut self, done: Done) {
         match done {
-            Done::Looked(limit, outlook) => {
+            Done::Looked(limit, schedule) => {
                 let mut room = self.service.queue.room.lock();
-                room.looked(limit, outlook.ok(), clock::monotonic_ms(), up_to);
+                room.looked(limit, schedule.ok(), clock::monotonic_ms(), up_to);
             }
-            Done::Tried(id, Ok(Offered::Taken(lease))) => self.served(id, lease),
-            Done::Tried(id, Ok(Offered::Refused { limit, spec })) => self.refused(id, limit, &spec),
-            Done::Tried(id, Ok(Offered::Never(key))) => {
+            Done::Tried(id, Ok(Attempt::Taken(lease))) => self.served(id, lease),
+            Done::Tried(id, Ok(Attempt::Refused { limit, spec })) => self.refused(id, limit, &spec),
+            Done::Tried(id, Ok(Attempt::Never(key))) => {
                 self.fail(id, format!("never_fits: it needs more of {key} than there ever is"));
             }
-            Done::Tried(id, Ok(Offered::UsedForAnother | Offered::NameIsSpent)) => {
+            Done::Tried(id, Ok(Attempt::UsedForAnother | Attempt::NameIsSpent)) => {
                 self.fail(id, format!("invalid_request: {}", ReserveError::UsedForAnother));
             }
             Done::Tried(id, Err(ReserveError::Ledger(error))) => self.not_answered(id, &error),
             Done::Tried(id, Err(ReserveError::UnknownLimit(key))) => {
                 self.fail(id, format!("unknown_limit_key:{key}"));
             }
-            Done::Tried(id, Err(error @ ReserveError::UsedForAnother)) => self.fail(id, error.to_string()),
+            Done::Tried(id, Err(error @ (ReserveError::UsedForAnother | ReserveError::Invalid(_)))) => {
+                self.fail(id, error.to_string());
+            }
         }
     }
 
@@ -175,7 +177,7 @@ impl Waiter {
             let (service, account) = (Arc::clone(&self.service), Arc::clone(account));
             let lifetime_seconds = spec.kind.lifetime_seconds();
             let looking = async move {
-                Done::Looked(limit, service.admission.ledger.outlook(&account, lifetime_seconds).await)
+                Done::Looked(limit, service.admission.ledger.schedule(&account, lifetime_seconds).await)
             };
             self.under_way.push(Box::pin(looking));
         }
@@ -249,17 +251,17 @@ impl Service {
         name: &LeaseId,
         is_first: bool,
         wants: &[(Arc<str>, u64)],
-    ) -> Result<Offered, ReserveError> {
+    ) -> Result<Attempt, ReserveError> {
         let snapshot = self.live.load_full();
         let wants = wants.iter().map(|(key, amount)| (&**key, *amount));
         let plan = self.plan(&snapshot, wants)?;
         if is_first {
-            match self.admission.offer(&plan, Name::Lease(name)).await? {
-                Offered::NameIsSpent => {}
-                offered => return Ok(offered),
+            match self.admission.attempt(&plan, Name::Lease(name), &snapshot.retry).await? {
+                Attempt::NameIsSpent => {}
+                attempt => return Ok(attempt),
             }
         }
-        Ok(self.admission.offer(&plan, Name::Fresh).await?)
+        Ok(self.admission.attempt(&plan, Name::Fresh, &snapshot.retry).await?)
     }
 
     fn hand_out(&self, ticket: &LeaseId, job_id: &str, lease: Option<Box<Lease>>) -> Reserved {
@@ -274,11 +276,11 @@ impl Service {
                 is_picked_up: false,
             };
         };
-        let issued = self.desk.issue_as(ticket, &lease, job_id);
+        self.leases.issue_as(ticket, &lease, job_id);
         Reserved {
             lease: lease.id.clone(),
-            token: issued.token,
-            reserved_at_unix_ms: issued.reserved_at_unix_ms,
+            token: self.leases.token(&lease),
+            reserved_at_unix_ms: lease.reserved_at_unix_ms,
             ends_at_unix_ms: lease.ends_at_unix_ms(),
             unclaimed: Some(lease),
             is_picked_up: false,

@@ -37,6 +37,7 @@ mod live_api;
 mod live_files;
 mod live_load;
 mod live_plan;
+mod live_sources;
 mod live_state;
 #[cfg(feature = "tigerbeetle")]
 mod live_tigerbeetle;
@@ -45,6 +46,7 @@ mod live_token;
 mod lease_rows;
 mod lease_scenario;
 mod leases;
+mod unsent;
 
 mod queue;
 mod queue_rows;

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Account, Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
+use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
+use sluice::limit::{Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
 use sluice::retry::policy::{Queue, RetryPolicy};
 use sluice::room::lines::JobId;
 use sluice::room::turnstile::Turnstile;
@@ -131,6 +131,7 @@ impl World {
             let chain = self.chain(id, &needs, Action::Reserve);
             match self.ledger.apply(&chain, self.now_ms).unwrap().verdict {
                 Verdict::Done => self.is_served(id, &needs),
+                Verdict::NotAsked => panic!("the ledger must be asked"),
                 Verdict::Refused(refusal) => {
                     let (limit, _) = needs[refusal.index];
                     let (account, spec) = self.limits[limit].clone();
@@ -139,8 +140,8 @@ impl World {
                         let (first, _, spec) = self.room.first_at(limit).unwrap();
                         self.turnstile.set(limit, self.policy.reserved_share, first, spec.capacity);
                     }
-                    let outlook = self.ledger.outlook(&account, self.now_ms);
-                    self.room.looked(account.id, Some(outlook), self.now_ms, |n| n / 2);
+                    let schedule = self.ledger.schedule(&account, self.now_ms);
+                    self.room.looked(account.id, Some(schedule), self.now_ms, |n| n / 2);
                 }
             }
         }
@@ -206,7 +207,7 @@ impl World {
             assert_eq!(self.ledger.apply(&chain, self.now_ms).unwrap().verdict, Verdict::Done);
             for (limit, _) in needs {
                 let account = Arc::clone(&self.limits[limit].0);
-                account.saw_hold(self.now_ms - self.jobs[&id].served_ms.unwrap());
+                account.hints.saw_hold(self.now_ms - self.jobs[&id].served_ms.unwrap());
                 self.room.freed(account.id);
             }
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
+use sluice::ledger::{Chain, Ledger, LedgerError, Outcome};
 use sluice::telemetry::Metrics;
 
 /// The binary; a test that needs it fails without it.
@@ -119,7 +120,7 @@ impl Server {
     ) -> TigerBeetle {
         let cluster = Cluster { id: 0, addresses: vec![self.address()] };
         let options = Options { cluster, transfer_ids, timeout, queue_max, sums, events: None };
-        TigerBeetle::start(options, Arc::new(Metrics::default()))
+        TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap()
     }
 }
 
@@ -159,7 +160,7 @@ impl Replicas {
             sums: true,
             events: None,
         };
-        TigerBeetle::start(options, Arc::new(Metrics::default()))
+        TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap()
     }
 }
 
@@ -177,6 +178,11 @@ impl Drop for Server {
             eprintln!("--- TigerBeetle on port {} ---\n{}", self.port, self.output.lock().unwrap());
         }
     }
+}
+
+/// Applies a chain that the caller has no more use for.
+pub async fn apply(ledger: &TigerBeetle, chain: Chain, limit: Duration) -> Result<Outcome, LedgerError> {
+    ledger.apply_within(&chain, limit).await
 }
 
 pub async fn until_ready(ledger: &TigerBeetle, limit: Duration) {

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
-use sluice::ledger::{Keep, LedgerError, Verdict};
-use sluice::limit::Account;
+use sluice::ledger::{Account, Keep, Ledger, LedgerError, Verdict};
 use sluice::telemetry::Metrics;
 use tigerbeetle_unofficial as tb;
 
-use crate::tigerbeetle::{Replicas, Server, free_port, until_ready};
+use crate::tigerbeetle::{Replicas, Server, apply, free_port, until_ready};
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -68,7 +67,7 @@ impl Load {
             transfers.push(reserve(&self.tight, 1, TIGHT, 3600));
         }
         let started = Instant::now();
-        let answer = self.ledger.apply(chain(fresh(), Keep::ForCompletion, transfers), TIMEOUT).await;
+        let answer = apply(&self.ledger, chain(fresh(), Keep::ForCompletion, transfers), TIMEOUT).await;
         let took = u64::try_from(started.elapsed().as_millis()).unwrap();
         self.slowest_ms.fetch_max(took, Ordering::Relaxed);
         match answer.map(|outcome| outcome.verdict) {
@@ -77,6 +76,7 @@ impl Load {
                 self.tight_acked.fetch_add(u64::from(tight), Ordering::Relaxed);
             }
             Ok(Verdict::Refused(_)) => {}
+            Ok(Verdict::NotAsked) => panic!("TigerBeetle must be asked"),
             Err(_) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -126,9 +126,9 @@ async fn a_single_server_that_is_killed_loses_nothing() {
     server.kill();
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert!(ledger.ready().is_err(), "readiness must fall");
-    let refused = ledger
-        .apply(chain(fresh(), Keep::Nothing, vec![reserve(&load.roomy, 1, ROOMY, 3600)]), TIMEOUT)
-        .await;
+    let refused =
+        apply(&ledger, chain(fresh(), Keep::Nothing, vec![reserve(&load.roomy, 1, ROOMY, 3600)]), TIMEOUT)
+            .await;
     assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "{refused:?}");
     server.restart();
     load.until_acked(500, "after the restart").await;
@@ -182,7 +182,7 @@ async fn an_evicted_session_is_made_again() {
     let ledger = server.ledger().await;
     let limit = account("evicted");
     let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 1_000, 3600)]);
-    assert_eq!(ledger.apply(work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
+    assert_eq!(apply(&ledger, work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
     // The server keeps 64 sessions, also of clients that went away; the one that was silent longest goes.
     for _ in 0..9 {
         let mut clients = tokio::task::JoinSet::new();
@@ -199,7 +199,7 @@ async fn an_evicted_session_is_made_again() {
     let mut charged = 1;
     let mut answers = Vec::new();
     for _ in 0..50 {
-        let answer = ledger.apply(work(), TIMEOUT).await;
+        let answer = apply(&ledger, work(), TIMEOUT).await;
         let done = matches!(&answer, Ok(outcome) if outcome.verdict == Verdict::Done);
         charged += u64::from(done);
         answers.push(answer);
@@ -223,7 +223,7 @@ fn ledger_at(port: u16, cluster: u128) -> TigerBeetle {
         sums: true,
         events: None,
     };
-    TigerBeetle::start(options, Arc::new(Metrics::default()))
+    TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,13 +232,13 @@ async fn a_server_that_comes_later_is_found_by_name() {
     let ledger = ledger_at(port, 0);
     let limit = account("later");
     let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 10, 3600)]);
-    assert!(matches!(ledger.apply(work(), TIMEOUT).await, Err(LedgerError::Unavailable(_))));
+    assert!(matches!(apply(&ledger, work(), TIMEOUT).await, Err(LedgerError::Unavailable(_))));
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     let reason = ledger.ready().unwrap_err();
     assert!(reason.contains(&format!("localhost:{port}")), "{reason}");
     let server = Server::start_on(port);
     until_ready(&ledger, Duration::from_secs(60)).await;
-    assert_eq!(ledger.apply(work(), Duration::from_secs(5)).await.unwrap().verdict, Verdict::Done);
+    assert_eq!(apply(&ledger, work(), Duration::from_secs(5)).await.unwrap().verdict, Verdict::Done);
     assert_eq!(balance(&ledger, &limit, 10).await.used, 1);
     drop(server);
 }
@@ -251,7 +251,7 @@ async fn a_wrong_cluster_is_unready_with_a_reason() {
     let reason = ledger.ready().unwrap_err();
     assert!(reason.contains("cluster 7"), "{reason}");
     let work = chain(fresh(), Keep::Nothing, vec![reserve(&account("wrong"), 1, 10, 3600)]);
-    assert!(matches!(ledger.apply(work, TIMEOUT).await, Err(LedgerError::Unavailable(_))));
+    assert!(matches!(apply(&ledger, work, TIMEOUT).await, Err(LedgerError::Unavailable(_))));
 }
 
 /// The data file is replaced: accounts that were known are gone, and are made again.
@@ -261,14 +261,14 @@ async fn a_new_data_file_is_provisioned_again() {
     let ledger = server.ledger().await;
     let limit = account("replaced");
     let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 10, 3600)]);
-    assert_eq!(ledger.apply(work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
+    assert_eq!(apply(&ledger, work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
     server.kill();
     let port = server.port;
     drop(server);
     let _server = Server::start_on(port);
     let mut last = None;
     for _ in 0..400 {
-        let answer = ledger.apply(work(), TIMEOUT).await;
+        let answer = apply(&ledger, work(), TIMEOUT).await;
         if matches!(&answer, Ok(outcome) if outcome.verdict == Verdict::Done) {
             return;
         }

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
-use crate::ledger::Free;
+use crate::ledger::Release;
+use crate::limit::LimitId;
 
 /// No place.
 pub const NONE: u32 = u32::MAX;
@@ -51,6 +52,8 @@ pub struct Record {
     purpose: Purpose,
     pub fate: Fate,
     pub for_retries: bool,
+    /// A second sending of its name was told that it has it.
+    pub is_shared: bool,
 }
 
 impl Record {
@@ -76,6 +79,7 @@ impl Record {
             purpose,
             fate,
             for_retries: false,
+            is_shared: false,
         }
     }
 
@@ -86,7 +90,7 @@ impl Record {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
-    id: u128,
+    id: LimitId,
     pub capacity: u64,
     pub pending: u64,
     pub debt: u64,
@@ -131,13 +135,17 @@ impl Store {
         &self.records[at as usize]
     }
 
+    pub fn record_mut(&mut self, at: u32) -> &mut Record {
+        &mut self.records[at as usize]
+    }
+
     /// The place of an account, or `NONE`.
-    pub fn account(&self, id: u128) -> u32 {
+    pub fn account(&self, id: LimitId) -> u32 {
         let hash = self.hasher.hash_one(id);
         self.by_account.find(hash, |&slot| self.slots[slot as usize].id == id).copied().unwrap_or(NONE)
     }
 
-    pub fn account_or_new(&mut self, id: u128, capacity: u64) -> u32 {
+    pub fn account_or_new(&mut self, id: LimitId, capacity: u64) -> u32 {
         let found = self.account(id);
         if found != NONE {
             return found;
@@ -159,22 +167,23 @@ impl Store {
         slot
     }
 
-    pub fn knows(&self, lease: u128) -> bool {
-        let hash = self.hasher.hash_one(lease);
-        self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease).is_some()
+    pub fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+        let is_it = |record: &Record| record.account == account && record.purpose == purpose;
+        self.of_lease(lease).find(|&at| is_it(&self.records[at as usize]))
     }
 
-    pub fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+    /// What became of each record of a lease.
+    pub fn fates(&self, lease: u128) -> impl Iterator<Item = Fate> {
+        self.of_lease(lease).map(|at| self.records[at as usize].fate)
+    }
+
+    /// The records of a lease.
+    fn of_lease(&self, lease: u128) -> impl Iterator<Item = u32> {
         let hash = self.hasher.hash_one(lease);
-        let mut at = *self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease)?;
-        while at != NONE {
-            let record = &self.records[at as usize];
-            if record.account == account && record.purpose == purpose {
-                return Some(at);
-            }
-            at = record.next_of_lease;
-        }
-        None
+        let first = self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease).copied();
+        std::iter::successors(first, |&at| {
+            Some(self.records[at as usize].next_of_lease).filter(|&at| at != NONE)
+        })
     }
 
     /// Adds hits that nobody names again.
@@ -257,16 +266,16 @@ impl Store {
     }
 
     /// What an account will get back and when, in no order; `None` if it has more than `most` records.
-    pub fn frees(&self, slot: u32, most: usize) -> Option<Vec<Free>> {
+    pub fn releases(&self, slot: u32, most: usize) -> Option<Vec<Release>> {
         let mut at = self.slots[slot as usize].first;
-        let mut frees = Vec::new();
+        let mut releases = Vec::new();
         for _ in 0..most {
             if at == NONE {
-                return Some(frees);
+                return Some(releases);
             }
             let record = &self.records[at as usize];
             if record.fate == Fate::Counted {
-                frees.push(Free { at_ms: record.until_ms, amount: record.amount });
+                releases.push(Release { at_ms: record.until_ms, amount: record.amount });
             }
             at = record.after_of_account;
         }

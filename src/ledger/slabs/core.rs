@@ -10,9 +10,9 @@ use ahash::AHashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::LimitId;
 use super::limit::{Ask, Counts, Limit, Outside, Parts, Reply, Rules, Shown, Todo, Took};
 use super::returns::{GiveBack, Landed, Number, Returns, WAITING_MAX};
+use crate::limit::{BitSet, LimitId};
 
 const SHARDS: usize = 64;
 
@@ -80,8 +80,10 @@ impl Aside {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     Admitted,
-    /// The ledger had no room for these needs; bit n for need n. 0 if it was something else of the chain.
-    Refused { needs: u64 },
+    /// The ledger had no room for these needs; none of them if it was something else of the chain.
+    Refused {
+        needs: BitSet,
+    },
     /// No answer, or the caller left: whatever the ledger took is given back by the layer below.
     Failed,
 }
@@ -114,8 +116,7 @@ pub struct Core<A, B> {
 impl<A: Clone, B: Bell> Default for Core<A, B> {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let agenda =
-            Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
+        let agenda = Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
         Self { shards, agenda: Mutex::new(agenda) }
     }
 }
@@ -190,7 +191,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
             let todo = match settled {
                 Settled::Admitted => entry.limit.admitted(&held.parts, held.rest, now_ms),
                 Settled::Refused { needs } => {
-                    let refused = needs & (1 << index) != 0;
+                    let refused = needs.contains(index);
                     entry.limit.not_admitted(&held.parts, held.rest, refused, now_ms)
                 }
                 Settled::Failed => entry.limit.not_admitted(&held.parts, held.rest, false, now_ms),
@@ -315,6 +316,6 @@ impl<A: Clone, B: Bell> Core<A, B> {
 
     fn shard(&self, limit: LimitId) -> &Mutex<AHashMap<LimitId, Entry<A, B>>> {
         // Ids are digests: any bits do.
-        &self.shards[usize::try_from(limit % SHARDS as u128).unwrap_or(0)]
+        &self.shards[usize::try_from(limit.bits() % SHARDS as u128).unwrap_or(0)]
     }
 }

@@ -68,7 +68,8 @@ impl<V: Clone> Requests<V> {
     }
 
     fn forget_old(&mut self, now_ms: u64) {
-        while self.order.front().is_some_and(|(came_ms, _)| now_ms.saturating_sub(*came_ms) >= REMEMBERED_MS) {
+        while self.order.front().is_some_and(|(came_ms, _)| now_ms.saturating_sub(*came_ms) >= REMEMBERED_MS)
+        {
             self.forget_first();
         }
     }

@@ -133,10 +133,9 @@ impl<A: Clone> Returns<A> {
         let step = match back.stage {
             Stage::Void => Step::Void,
             Stage::VoidKept => Step::VoidKept,
-            Stage::Keep => Step::Keep {
-                units: back.spent,
-                timeout_seconds: backstop_seconds(back.free_at_ms, now_ms),
-            },
+            Stage::Keep => {
+                Step::Keep { units: back.spent, timeout_seconds: backstop_seconds(back.free_at_ms, now_ms) }
+            }
         };
         let give_back = GiveBack { account: back.account.clone(), name: back.name.clone(), step };
         self.sent.insert(number, back);
@@ -144,13 +143,7 @@ impl<A: Clone> Returns<A> {
     }
 
     /// `rand(n)` is a number in `0..=n`.
-    pub fn answered(
-        &mut self,
-        number: Number,
-        landed: Landed,
-        now_ms: u64,
-        rand: impl FnOnce(u64) -> u64,
-    ) {
+    pub fn answered(&mut self, number: Number, landed: Landed, now_ms: u64, rand: impl FnOnce(u64) -> u64) {
         let Some(mut back) = self.sent.remove(&number.0) else { return };
         if landed != Landed::Failed {
             self.unspent -= usize::from(back.has_unspent());

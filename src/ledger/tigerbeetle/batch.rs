@@ -17,10 +17,10 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tigerbeetle_unofficial as tb;
 
 use super::sum::{self, Sum};
-use super::wire::{self, Landed, TransferIds, landed};
-use super::{Step, Work};
-use crate::ledger::Code;
-use crate::limit::LeaseId;
+use super::wire::{self, Landed, landed};
+use super::work::{Step, Work};
+use crate::ledger::{RefusalCode, TransferIds};
+use crate::limit::{LeaseId, LimitId};
 
 /// A limit that refused this lately is likely to refuse again.
 const TIGHT_MS: u64 = 1_000;
@@ -34,7 +34,7 @@ pub struct Batch {
     sums: bool,
     groups: Vec<Group>,
     /// The last group that touches an account.
-    last: AHashMap<u128, usize>,
+    last: AHashMap<LimitId, usize>,
     pieces: Vec<Piece>,
 }
 
@@ -176,7 +176,7 @@ impl Batch {
                 let fate = match (shares.next(), missed) {
                     (Some(sum), _) => Fate::Shares(sum),
                     (None, Landed::Refused(refusal))
-                        if piece.is_whole && refusal.code == Code::ExceedsCredits =>
+                        if piece.is_whole && refusal.code == RefusalCode::ExceedsCredits =>
                     {
                         Fate::Again { index: refusal.index }
                     }
@@ -246,7 +246,7 @@ fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
 }
 
 fn is_tight(work: &Work, now_ms: u64) -> bool {
-    work.chain.transfers.iter().any(|transfer| transfer.account.refused_within(TIGHT_MS, now_ms))
+    work.chain.transfers.iter().any(|transfer| transfer.account.known.refused_within(TIGHT_MS, now_ms))
 }
 
 /// At the most.

@@ -14,10 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::session::{Session, SessionError};
 use super::wire::{self, Change};
-use super::{Shared, Work, patiently};
+use super::work::Work;
+use super::{Shared, patiently};
 use crate::clock;
-use crate::ledger::{Action, CapacityEvent, Code, LedgerError, Outcome, Refusal, Verdict, Want};
-use crate::limit::{Account, Overage};
+use crate::ledger::{
+    Account, Action, CapacityEvent, LedgerError, Outcome, Refusal, RefusalCode, Verdict, Want,
+};
+use crate::limit::{LimitId, Overage};
 use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 
 /// What the provisioner is asked for.
@@ -55,7 +58,7 @@ fn want_of(transfer: &crate::ledger::Transfer) -> Option<Want> {
         }
         Action::Debt { .. } => {
             // The capacity stays what it is known to be.
-            let capacity = account.funded().unwrap_or(0);
+            let capacity = account.known.funded().unwrap_or(0);
             Some(Want { account, capacity, overage: Overage::Debt })
         }
     }
@@ -106,7 +109,7 @@ struct Provisioner {
     session: Arc<Session>,
     queue: mpsc::Sender<Work>,
     /// Accounts that wait to be lowered.
-    lowering: HashMap<u128, Want>,
+    lowering: HashMap<LimitId, Want>,
 }
 
 pub async fn run(
@@ -145,7 +148,7 @@ pub async fn run(
 
 impl Provisioner {
     async fn serve(&mut self, gathered: &mut Vec<Request>) {
-        let mut wants: HashMap<u128, Want> = HashMap::new();
+        let mut wants: HashMap<LimitId, Want> = HashMap::new();
         for want in gathered.iter().flat_map(Request::wants) {
             let debt = want.overage == Overage::Debt;
             let there = wants.entry(want.account.id).or_insert(want);
@@ -167,14 +170,14 @@ impl Provisioner {
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
             Action::Reserve(hold) => {
-                transfer.account.is_decreasing()
-                    && transfer.account.funded().is_none_or(|f| f > hold.capacity)
+                let Account { decrease, known, .. } = &*transfer.account;
+                decrease.since_ms().is_some() && known.funded().is_none_or(|f| f > hold.capacity)
             }
             Action::Rereserve(_) | Action::Void | Action::Debt { .. } => false,
         });
         if let Some(index) = lowering {
-            let refusal = Refusal { index, code: Code::LimitDecreasing, failed: 1 << index };
-            work.answer(Ok(Outcome { verdict: Verdict::Refused(refusal), available: Default::default() }));
+            let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);
+            work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             return;
         }
         let sent = self.queue.try_send(work);
@@ -243,7 +246,7 @@ impl Provisioner {
                 }
             }
         }
-        debts.iter().for_each(|want| want.account.set_has_debt_account(true));
+        debts.iter().for_each(|want| want.account.known.set_has_debt_account(true));
         Ok(existed)
     }
 
@@ -251,12 +254,12 @@ impl Provisioner {
         if items.is_empty() {
             return Ok(items);
         }
-        let ids: Vec<u128> = items.iter().map(|item| item.want.account.id).collect();
+        let ids: Vec<u128> = items.iter().map(|item| item.want.account.id.bits()).collect();
         let found = self.call(self.session.lookup_accounts(ids)).await?;
         let found: HashMap<u128, tb::Account> =
             found.into_iter().map(|account| (account.id(), account)).collect();
         let read = |mut item: Item| {
-            if let Some(account) = found.get(&item.want.account.id) {
+            if let Some(account) = found.get(&item.want.account.id.bits()) {
                 let totals = (account.credits_posted(), account.debits_posted());
                 if totals != (item.credits_posted, item.debits_posted) {
                     item.attempt = 0;
@@ -313,18 +316,18 @@ impl Provisioner {
     }
 
     fn settled(&mut self, account: &Arc<Account>, capacity: u64) {
-        account.set_funded(Some(capacity));
+        account.known.set_funded(Some(capacity));
         if self.lowering.remove(&account.id).is_some() {
             tracing::info!(limit = %account.key, capacity, "the capacity was lowered");
             self.shared.tell(CapacityEvent::Settled { key: account.key.clone(), capacity });
         }
-        account.end_decreasing();
+        account.decrease.end();
     }
 
     fn wait_for_room(&mut self, item: &Item) {
         let account = &item.want.account;
-        account.set_funded(Some(item.capacity_now()));
-        account.decreasing_since_ms(clock::monotonic_ms());
+        account.known.set_funded(Some(item.capacity_now()));
+        account.decrease.begin(clock::monotonic_ms());
         if self.lowering.insert(account.id, item.want.clone()).is_none() {
             let (from, to) = (item.capacity_now(), item.want.capacity);
             tracing::info!(limit = %account.key, from, to, "the capacity will be lowered when that much is free");

@@ -1,4 +1,5 @@
-//! Balances and outlooks, read in the background on a session of their own: samples for `limit_remaining`, gauges, the admin API.
+//! Balances and schedules, read in the background on a session of their own: samples for `limit_remaining`, gauges, the
+//! admin API.
 //!
 //! It also asks now and then whether the cluster answers, so that an idle sidecar knows.
 
@@ -15,13 +16,12 @@ use tokio::sync::{mpsc, oneshot};
 use super::session::{Session, SessionError};
 use super::{Shared, patiently, wire};
 use crate::clock;
-use crate::ledger::{Balance, Free, LedgerError, Outlook, Want};
-use crate::limit::Account;
+use crate::ledger::{Account, Balance, LedgerError, Release, Schedule, Want};
 
 /// What somebody wants to know.
 pub enum Read {
     Balances { wants: Vec<Want>, reply: Reply<Vec<Balance>> },
-    Outlook { account: Arc<Account>, lifetime_seconds: NonZeroU32, reply: Reply<Outlook> },
+    Schedule { account: Arc<Account>, lifetime_seconds: NonZeroU32, reply: Reply<Schedule> },
 }
 
 type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
@@ -71,30 +71,35 @@ impl Reader {
             Read::Balances { wants, reply } => {
                 drop(reply.send(self.balances(&wants).await.map_err(lost)));
             }
-            Read::Outlook { account, lifetime_seconds, reply } => {
-                drop(reply.send(self.outlook(&account, lifetime_seconds).await.map_err(lost)));
+            Read::Schedule { account, lifetime_seconds, reply } => {
+                drop(reply.send(self.schedule(&account, lifetime_seconds).await.map_err(lost)));
             }
         }
     }
 
     /// What an account's pending transfers give back and when. Those that were voided or have expired are left out.
-    async fn outlook(
+    async fn schedule(
         &self,
         account: &Account,
         lifetime_seconds: NonZeroU32,
-    ) -> Result<Outlook, SessionError> {
+    ) -> Result<Schedule, SessionError> {
         let (now_ms, now_unix_ms) = (clock::monotonic_ms(), clock::unix_ms());
         let lifetime_ms = u64::from(lifetime_seconds.get()) * 1000;
         let since_ms = now_unix_ms.saturating_sub(lifetime_ms + EXPIRY_LAG_MS);
         let most = u32::try_from(self.shared.events_max.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
-        let call = self.session.debits_since(account.id, UNIX_EPOCH + Duration::from_millis(since_ms), most);
+        let call =
+            self.session.debits_since(account.id.bits(), UNIX_EPOCH + Duration::from_millis(since_ms), most);
         let debits = patiently(&self.shared, &self.session, &self.shared.reader_ok, call).await?;
         // After those, so that what expires in between is missing rather than there twice.
-        let found = self.look_up(vec![account.id]).await?;
-        let used = found.get(&account.id).map_or(0, |account| balance_of(account, None).used);
+        let found = self.look_up(vec![account.id.bits()]).await?;
+        let balance = found.get(&account.id.bits()).map(|there| balance_of(there, None));
+        if let Some(balance) = balance {
+            account.known.set_sample(balance.available(), clock::monotonic_ms());
+        }
+        let used = balance.map_or(0, |balance| balance.used);
         let voided: AHashSet<u128> =
             debits.iter().map(tb::Transfer::pending_id).filter(|id| *id != 0).collect();
-        let mut frees = Vec::new();
+        let mut releases = Vec::new();
         for debit in &debits {
             let is_pending = debit.flags().contains(tb::transfer::Flags::PENDING);
             let made_unix_ms =
@@ -103,39 +108,39 @@ impl Reader {
             let has_ended = ends_unix_ms + EXPIRY_LAG_MS < now_unix_ms;
             if is_pending && !has_ended && !voided.contains(&debit.id()) {
                 let at_ms = now_ms + ends_unix_ms.saturating_sub(now_unix_ms);
-                frees.push(Free { at_ms, amount: u64::try_from(debit.amount()).unwrap_or(u64::MAX) });
+                releases.push(Release { at_ms, amount: u64::try_from(debit.amount()).unwrap_or(u64::MAX) });
             }
         }
-        frees.sort_unstable();
-        Ok(Outlook { used, frees, is_whole: debits.len() < most as usize })
+        releases.sort_unstable();
+        Ok(Schedule { used, releases, is_whole: debits.len() < most as usize })
     }
 
     /// Looks at what was used, and with it whether the cluster answers.
     async fn sample(&self, touched: Vec<Arc<Account>>) {
-        let mut ids: Vec<u128> = touched.iter().map(|account| account.id).collect();
+        let mut ids: Vec<u128> = touched.iter().map(|account| account.id.bits()).collect();
         ids.push(wire::operator_id());
         let found = self.look_up(ids).await;
         match found {
             Ok(found) => {
                 for account in &touched {
-                    if let Some(there) = found.get(&account.id) {
-                        account.set_sample(balance_of(there, None).available(), clock::monotonic_ms());
+                    if let Some(there) = found.get(&account.id.bits()) {
+                        account.known.set_sample(balance_of(there, None).available(), clock::monotonic_ms());
                     }
                 }
             }
             Err(error) => tracing::debug!(%error, "could not sample balances"),
         }
-        touched.iter().for_each(|account| account.end_sampling());
+        touched.iter().for_each(|account| account.known.end_sampling());
     }
 
     async fn balances(&self, wants: &[Want]) -> Result<Vec<Balance>, SessionError> {
         let mut ids: Vec<u128> = Vec::with_capacity(wants.len() * 2);
         for want in wants {
-            ids.push(want.account.id);
+            ids.push(want.account.id.bits());
             ids.push(want.account.debt_id());
         }
         let found = self.look_up(ids).await?;
-        let balance = |want: &Want| match found.get(&want.account.id) {
+        let balance = |want: &Want| match found.get(&want.account.id.bits()) {
             Some(account) => balance_of(account, found.get(&want.account.debt_id())),
             // Not made yet: it will be with this capacity.
             None => Balance { capacity: want.capacity, ..Balance::default() },

@@ -12,6 +12,8 @@ use tb::error::{
 };
 use tigerbeetle_unofficial as tb;
 
+use crate::ledger::options::Cluster;
+
 /// In production mode; one with a single replica in development mode takes fewer.
 pub const EVENTS_MAX: usize = 8189;
 pub const EVENTS_MAX_DEVELOPMENT: usize = 253;
@@ -20,14 +22,6 @@ pub const EVENTS_MAX_DEVELOPMENT: usize = 253;
 const ADDRESSES_MAX: usize = 6;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Which cluster, where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
-    pub id: u128,
-    /// `host:port`; hosts may be names.
-    pub addresses: Vec<String>,
-}
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SessionError {

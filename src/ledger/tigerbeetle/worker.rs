@@ -14,9 +14,10 @@ use super::batch::{Batch, Fate, Now};
 use super::session::{Session, SessionError};
 use super::sum::{self, Sum};
 use super::wire::Landed;
-use super::{Answer, Shared, Step, Work, can_be_given_back, patiently, provision};
+use super::work::{Answer, Step, Work, can_be_given_back};
+use super::{Shared, patiently, provision};
 use crate::clock;
-use crate::ledger::{Action, Chain, Code, LedgerError, Outcome, Refusal, Verdict};
+use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::retry::backoff::Backoff;
 use crate::telemetry::LeaseEvent;
 
@@ -172,7 +173,7 @@ impl Worker {
                 Fate::Shares(sum) => self.done_together(work, sum, &mut left),
                 Fate::Again { index } => {
                     decided -= 1;
-                    work.chain.transfers[index].account.set_refused(now_ms);
+                    work.chain.transfers[index].account.known.set_refused(now_ms);
                     again.push(work);
                 }
             }
@@ -193,19 +194,20 @@ impl Worker {
         }
         for (index, transfer) in work.chain.transfers.iter().enumerate() {
             let account = &transfer.account;
+            let known = &account.known;
             let ready = match transfer.action {
                 Action::Void => true,
-                Action::Debt { .. } => account.has_debt_account(),
+                Action::Debt { .. } => known.has_debt_account(),
                 // It takes from what the account has, also while that is being lowered.
-                Action::Rereserve(hold) => account.funded().is_some_and(|funded| funded >= hold.capacity),
+                Action::Rereserve(hold) => known.funded().is_some_and(|funded| funded >= hold.capacity),
                 Action::Reserve(hold) => {
-                    let lowering = account.funded().is_some_and(|funded| funded > hold.capacity);
-                    if lowering && account.is_decreasing() {
-                        let refusal = Refusal { index, code: Code::LimitDecreasing, failed: 1 << index };
-                        work.answer(Ok(outcome(Verdict::Refused(refusal))));
+                    let lowering = known.funded().is_some_and(|funded| funded > hold.capacity);
+                    if lowering && account.decrease.since_ms().is_some() {
+                        let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);
+                        work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
                         return None;
                     }
-                    account.funded() == Some(hold.capacity)
+                    known.funded() == Some(hold.capacity)
                 }
             };
             if !ready {
@@ -229,7 +231,11 @@ impl Worker {
         match (work.step, sent_again(&work.chain, landed)) {
             (
                 Step::Abandon,
-                Landed::Refused(Refusal { code: Code::PendingTransferExpired, index: index @ 1.., .. }),
+                Landed::Refused(Refusal {
+                    code: RefusalCode::PendingTransferExpired,
+                    index: index @ 1..,
+                    ..
+                }),
             ) if work.chain.keep.is_named() => self.give_back_the_others(work, index - 1),
             (Step::Abandon, landed) => {
                 if matches!(landed, Landed::Done | Landed::DoneBefore) {
@@ -237,28 +243,28 @@ impl Worker {
                 }
                 tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
             }
-            (Step::Claim, Landed::Refused(Refusal { code: Code::ExistsWithDifferentFields, .. })) => {
-                let refusal = Refusal { index: 0, code: Code::Abandoned, failed: 1 };
-                work.answer(Ok(outcome(Verdict::Refused(refusal))));
+            (Step::Claim, Landed::Refused(Refusal { code: RefusalCode::ExistsWithDifferentFields, .. })) => {
+                let refusal = Refusal::one(0, RefusalCode::Abandoned);
+                work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
-            (Step::Claim, _) => work.answer(Ok(outcome(Verdict::Done))),
+            (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
             (Step::Apply, Landed::Done) => self.done(work),
             (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
                 self.next.push_back(Work { step: Step::Claim, ..work });
             }
-            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(outcome(Verdict::Done))),
+            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
             (Step::Apply, Landed::Refused(refusal)) => {
                 self.touch(&work.chain);
-                if refusal.code == Code::ExceedsCredits {
-                    work.chain.transfers[refusal.index].account.set_refused(now_ms);
+                if refusal.code == RefusalCode::ExceedsCredits {
+                    work.chain.transfers[refusal.index].account.known.set_refused(now_ms);
                 }
-                work.answer(Ok(outcome(Verdict::Refused(refusal))));
+                work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
             (Step::Apply, Landed::AccountMissing { index }) => {
                 // The data file was replaced under us: everything is made again on next use.
                 let account = &work.chain.transfers[index].account;
-                account.set_funded(None);
-                account.set_has_debt_account(false);
+                account.known.set_funded(None);
+                account.known.set_has_debt_account(false);
                 let text = format!("the account of {} is gone and will be made again", account.key);
                 work.answer(Err(LedgerError::Unavailable(text)));
             }
@@ -291,7 +297,7 @@ impl Worker {
         self.touch(&work.chain);
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
-        let answer = Answer { outcome: outcome(Verdict::Done), sum: None };
+        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: None };
         if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
             self.next.push_back(Work::give_back(chain, None));
         }
@@ -301,7 +307,7 @@ impl Worker {
     fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
         self.touch(&work.chain);
         let Some(reply) = work.reply else { return };
-        let answer = Answer { outcome: outcome(Verdict::Done), sum: Some(Arc::clone(&sum)) };
+        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: Some(Arc::clone(&sum)) };
         if reply.send(Ok(answer)).is_ok() {
             return;
         }
@@ -343,16 +349,12 @@ fn sent_again(chain: &Chain, landed: Landed) -> Landed {
     let Landed::Refused(refusal) = landed else { return landed };
     let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
     match refusal.code {
-        Code::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
-        Code::IdAlreadyFailed if is_void => {
-            Landed::Refused(Refusal { code: Code::PendingTransferNotFound, ..refusal })
+        RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
+        RefusalCode::IdAlreadyFailed if is_void => {
+            Landed::Refused(Refusal { code: RefusalCode::PendingTransferNotFound, ..refusal })
         }
         _ => landed,
     }
-}
-
-fn outcome(verdict: Verdict) -> Outcome {
-    Outcome { verdict, available: Default::default() }
 }
 
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.

@@ -2,9 +2,9 @@
 
 use super::*;
 
-const A: LimitId = 100;
-const B: LimitId = 200;
-const C: LimitId = 300;
+const A: LimitId = LimitId::new(100);
+const B: LimitId = LimitId::new(200);
+const C: LimitId = LimitId::new(300);
 
 fn lines(jobs: &[(JobId, &[(LimitId, u64)])]) -> Lines {
     let mut lines = Lines::default();
@@ -146,10 +146,10 @@ fn seeded_crowds_are_served_in_order() {
         let step = |lines: &mut Lines, free: &mut [u64; 6], served: &mut Vec<JobId>| {
             while let Some(id) = lines.next_turn() {
                 let needs = lines.needs(id);
-                match needs.iter().find(|(limit, amount)| free[*limit as usize] < *amount) {
+                match needs.iter().find(|(limit, amount)| free[limit.bits() as usize] < *amount) {
                     Some((limit, _)) => lines.refused(id, *limit),
                     None => {
-                        needs.iter().for_each(|(limit, amount)| free[*limit as usize] -= amount);
+                        needs.iter().for_each(|(limit, amount)| free[limit.bits() as usize] -= amount);
                         lines.remove(id);
                         served.push(id);
                     }
@@ -157,15 +157,15 @@ fn seeded_crowds_are_served_in_order() {
             }
         };
         for id in 1..=120u128 {
-            let mut set: Vec<LimitId> = (0..6).filter(|_| rng.u8(..3) == 0).collect();
+            let mut set: Vec<LimitId> = (0..6).filter(|_| rng.u8(..3) == 0).map(LimitId::new).collect();
             if set.is_empty() {
-                set.push(rng.u128(0..6));
+                set.push(LimitId::new(rng.u128(0..6)));
             }
             sets.entry(set.clone()).or_default().push(id);
             lines.join(id, set.iter().map(|limit| (*limit, rng.u64(1..=3))).collect(), None);
             step(&mut lines, &mut free, &mut served);
-            let limit = rng.u128(0..6);
-            free[limit as usize] = (free[limit as usize] + rng.u64(0..=2)).min(5);
+            let limit = LimitId::new(rng.u128(0..6));
+            free[limit.bits() as usize] = (free[limit.bits() as usize] + rng.u64(0..=2)).min(5);
             lines.freed(limit);
             match rng.u8(..6) {
                 0 => lines.insist(rng.u128(1..=id)),
@@ -175,8 +175,8 @@ fn seeded_crowds_are_served_in_order() {
             step(&mut lines, &mut free, &mut served);
         }
         for _ in 0..2000 {
-            let limit = rng.u128(0..6);
-            free[limit as usize] = (free[limit as usize] + 1).min(5);
+            let limit = LimitId::new(rng.u128(0..6));
+            free[limit.bits() as usize] = (free[limit.bits() as usize] + 1).min(5);
             lines.freed(limit);
             step(&mut lines, &mut free, &mut served);
         }

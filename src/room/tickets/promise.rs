@@ -8,7 +8,8 @@ use super::super::forecast::Known;
 use super::super::lines::{JobId, LimitId};
 use super::super::{Full, State, Status};
 use super::Room;
-use crate::limit::{Account, LimitSpec};
+use crate::ledger::Account;
+use crate::limit::LimitSpec;
 use crate::retry::eta::{self, Stage};
 use crate::retry::policy::Queue;
 
@@ -29,7 +30,9 @@ impl Room {
                 let limit = self.limits.get(place.limit)?;
                 let known = self.known(place.limit, &limit.spec, &limit.account, line_part(place.limit));
                 let wait_ms = known.wait_ms(place.ahead, place.own, now_ms);
-                wait_ms.filter(|_| !limit.account.is_decreasing()).map(|ms| eta::after_ms(ms, policy))
+                wait_ms
+                    .filter(|_| limit.account.decreasing_since_ms().is_none())
+                    .map(|ms| eta::after_ms(ms, policy))
             }
             (State::Processing, _) => Some(eta::eta_seconds(Stage::InFlight, None, policy)),
             _ => None,
@@ -46,9 +49,9 @@ impl Room {
     }
 
     fn known<'a>(&'a self, limit: LimitId, spec: &LimitSpec, account: &Account, line_part: f64) -> Known<'a> {
-        let outlook = self.limits.get(limit).and_then(|limit| limit.outlook.as_ref());
+        let schedule = self.limits.get(limit).and_then(|limit| limit.schedule.as_ref());
         let (kind, capacity) = (spec.kind, spec.capacity);
-        Known { kind, capacity, outlook, mean_hold_ms: account.mean_hold_ms(), line_part }
+        Known { kind, capacity, schedule, mean_hold_ms: account.hints.mean_hold_ms(), line_part }
     }
 
     /// Whether there is a place for one more.

@@ -10,7 +10,7 @@ use sluice::ledger::slabs::limit::{Outside, Rules};
 use sluice::ledger::slabs::requests::Requests;
 use sluice::ledger::slabs::returns::Number;
 use sluice::ledger::slabs::times::Times;
-use sluice::limit::LeaseId;
+use sluice::limit::{LeaseId, LimitId};
 
 use super::plan::Plan;
 
@@ -57,8 +57,17 @@ pub struct Request {
 #[derive(Debug)]
 pub enum Call {
     /// The rests of a request. `slab_needs` are its needs that may come from slabs, `aside_us` when those were set aside.
-    Request { request: Request, aside: Aside, slab_needs: Vec<(usize, u64)>, exact: Vec<(usize, u64)>, aside_us: u64 },
-    Take { limit: usize, up_to: bool },
+    Request {
+        request: Request,
+        aside: Aside,
+        slab_needs: Vec<(usize, u64)>,
+        exact: Vec<(usize, u64)>,
+        aside_us: u64,
+    },
+    Take {
+        limit: usize,
+        up_to: bool,
+    },
     GiveBack(Number),
 }
 
@@ -156,6 +165,6 @@ impl Instance {
     }
 }
 
-pub fn limit_id(limit: usize) -> u128 {
-    limit as u128 + 1
+pub fn limit_id(limit: usize) -> LimitId {
+    LimitId::new(limit as u128 + 1)
 }

@@ -41,9 +41,15 @@ pub enum Code {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// When, and what each reserve took.
-    Done { at_us: u64, took: Vec<u64> },
+    Done {
+        at_us: u64,
+        took: Vec<u64>,
+    },
     DoneBefore,
-    Refused { index: usize, code: Code },
+    Refused {
+        index: usize,
+        code: Code,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -143,8 +143,10 @@ impl<'p> World<'p> {
             let expired = self.ledger.expired[limit];
             let has_slabs = !self.plan.limits[limit].is_exact;
             // Requests of their own always expire; slabs only when somebody was hindered.
-            if has_slabs && self.plan.is_calm() && expired > self.tally.from_ledger {
-                return Err(format!("limit {limit}: {expired} reservations were left to the ledger's timeout"));
+            if has_slabs && self.plan.is_calm && expired > self.tally.from_ledger {
+                return Err(format!(
+                    "limit {limit}: {expired} reservations were left to the ledger's timeout"
+                ));
             }
         }
         for (index, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.is_up) {
@@ -196,7 +198,7 @@ impl<'p> World<'p> {
         instance.clock.now_us = instance.clock.now_us.max(self.now_us);
         match happening {
             Happening::Plan(event) => self.plan_event(index, event),
-            Happening::Wake { .. } => self.instances[index].wakes_at_us = None,
+            Happening::Wake { .. } => self.give_back(index),
             Happening::Answer { call, outcome, .. } => self.answered(index, call, outcome)?,
             Happening::TimeOut { call, .. } => self.timed_out(index, call),
             Happening::WaitTooLong { .. } => {
@@ -216,22 +218,29 @@ impl<'p> World<'p> {
         self.go_on(index)
     }
 
-    /// What an instance does whenever it runs: gives back what is due, and lets those ask again who were woken.
+    /// What the one task does that gives back. Requests may run before it, however late it is.
+    fn give_back(&mut self, index: usize) {
+        self.instances[index].wakes_at_us = None;
+        while self.instances[index].is_up {
+            let instance = &mut self.instances[index];
+            let Some((number, give_back)) = instance.core.next_due(&mut instance.clock) else { return };
+            let chain = give_back_chain(&give_back, instance.capacity[give_back.account]);
+            self.note(|| format!("{index} gives back {:?} {:?}", give_back.step, give_back.name));
+            self.send(index, Call::GiveBack(number), chain);
+        }
+    }
+
+    /// Lets those ask again who were woken.
     fn go_on(&mut self, index: usize) -> Result<(), String> {
         while self.instances[index].is_up {
             let instance = &mut self.instances[index];
-            if let Some((number, give_back)) = instance.core.next_due(&mut instance.clock) {
-                let chain = give_back_chain(&give_back, instance.capacity[give_back.account]);
-                self.note(|| format!("{index} gives back {:?} {:?}", give_back.step, give_back.name));
-                self.send(index, Call::GiveBack(number), chain);
-                continue;
-            }
             if let Some(at) = instance.waiting.iter().position(|(_, listening)| listening.has_rung()) {
                 let (request, _) = instance.waiting.remove(at);
                 self.request(index, request);
                 continue;
             }
-            let is_known = |request: &Request| request.id.is_none_or(|id| !instance.ids.is_under_way(u128::from(id)));
+            let is_known =
+                |request: &Request| request.id.is_none_or(|id| !instance.ids.is_under_way(u128::from(id)));
             if let Some(at) = instance.waiting_for_id.iter().position(is_known) {
                 let request = instance.waiting_for_id.remove(at);
                 self.arrive(index, request);
@@ -259,7 +268,9 @@ impl<'p> World<'p> {
                 continue;
             };
             if counts.taken != counts.handed_out + counts.given_back + held {
-                return Err(format!("instance {index}, limit {limit}: {counts:?} and {held} held don't add up"));
+                return Err(format!(
+                    "instance {index}, limit {limit}: {counts:?} and {held} held don't add up"
+                ));
             }
             if counts.handed_out != instance.handed_out[limit] {
                 let seen = instance.handed_out[limit];
@@ -270,7 +281,9 @@ impl<'p> World<'p> {
     }
 
     fn schedule_wake(&mut self, index: usize) {
-        let late_us = self.rng.u64(0..1_500);
+        // Now and then the task has to wait for its turn.
+        let is_starved = !self.plan.is_calm && self.rng.u8(0..50) == 0;
+        let late_us = self.rng.u64(0..if is_starved { 80_000 } else { 1_500 });
         let instance = &mut self.instances[index];
         let Some(due_ms) = instance.core.next_due_ms().filter(|_| instance.is_up) else { return };
         let due_us = instance.us_of(due_ms).max(self.now_us);
@@ -446,9 +459,11 @@ impl<'p> World<'p> {
                 let instance = &mut self.instances[index];
                 let lease = instance.clock.names.u128(..);
                 let rests = from_slabs.iter().zip(aside.rests()).map(|((limit, _), rest)| (*limit, rest));
-                let asked: Vec<_> = rests.chain(exact.iter().copied()).filter(|(_, units)| *units > 0).collect();
+                let asked: Vec<_> =
+                    rests.chain(exact.iter().copied()).filter(|(_, units)| *units > 0).collect();
                 let chain = asked.iter().map(|&(limit, amount)| {
-                    let (capacity, seconds) = (instance.capacity[limit], self.plan.limits[limit].window_seconds);
+                    let (capacity, seconds) =
+                        (instance.capacity[limit], self.plan.limits[limit].window_seconds);
                     let label = Label::Reserve;
                     let action = Action::Reserve { label, amount, capacity, seconds, up_to: false };
                     Transfer { lease, limit, action }
@@ -543,7 +558,7 @@ impl<'p> World<'p> {
                     Outcome::Refused { index: at, code } => {
                         let asked = (0..rests.len()).filter(|need| rests[*need] > 0).nth(at);
                         let full = asked.filter(|_| code == Code::ExceedsCredits);
-                        let needs = full.map_or(0, |need| 1 << need);
+                        let needs = full.into_iter().collect();
                         instance.core.settle(aside, Settled::Refused { needs }, &mut instance.clock);
                         self.tally.refused += 1;
                         self.end_id(index, &request, Some(false));

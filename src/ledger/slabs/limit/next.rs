@@ -1,6 +1,6 @@
 //! When the next slab is asked for, how large it is, and who waits for it.
 
-use super::{Ask, Asking, Full, Limit, OPEN_MAX, Outside, Took, Todo, WAITS_MAX};
+use super::{Ask, Asking, Full, Limit, OPEN_MAX, Outside, Todo, Took, WAITS_MAX};
 use crate::ledger::slabs::slab::Slab;
 
 /// A slab is never more than this part of the capacity.
