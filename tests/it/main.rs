@@ -75,4 +75,6 @@ mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_sessions;
+#[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sums;
