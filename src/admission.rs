@@ -24,10 +24,10 @@ use crate::ledger::{
     Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
 };
 use crate::limit::{LeaseId, LimitId, RequirementSet};
+use crate::queue::share::{Share, Taken};
 use crate::registry::{Ask, Enforcement, Plan, PlanError};
 use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, Retry, RetryHint};
-use crate::room::turnstile::{Pass, Turnstile};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{Metrics, Reason};
 
@@ -72,7 +72,7 @@ pub struct Admission {
     pub accounts: Accounts,
     pub retry: Retry,
     /// Keeps a share of each limit for those who wait for it.
-    pub turnstile: Turnstile,
+    pub share: Arc<Share>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -138,8 +138,8 @@ impl Admission {
         if !decreasing.is_empty() && !findings.leave_out(plan, decreasing) {
             return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
         }
-        let pass = match self.turnstile.enter(enforced(plan)) {
-            Ok(pass) => pass,
+        let taken = match self.share.take(enforced(plan)) {
+            Ok(taken) => taken,
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
         };
@@ -172,7 +172,7 @@ impl Admission {
             Err(error) => return Err(error.into()),
         };
         // From here on it succeeds.
-        pass.into_iter().for_each(Pass::through);
+        taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
         note_allowed(plan, &findings, &snapshot.retry, now_ms);

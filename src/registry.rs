@@ -1,6 +1,7 @@
 //! The limits of all files as one immutable snapshot, and the requirements that a request has under it.
 //!
-//! Pure: no clock, no ledger, no I/O. A reload builds a new one; a request uses one from start to end.
+//! Pure: it reads no clock, asks no ledger and does no I/O. It only knows which account of the ledger a limit has. A
+//! reload builds a new one; a request uses one from start to end.
 
 pub mod pattern;
 pub mod plan;

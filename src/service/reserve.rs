@@ -65,6 +65,16 @@ pub enum ReserveError {
     Ledger(#[from] LedgerError),
 }
 
+/// No file defines this limit, and no rule derives it.
+#[derive(Debug)]
+pub(super) struct UnknownLimit(pub(super) String);
+
+impl From<UnknownLimit> for ReserveError {
+    fn from(UnknownLimit(key): UnknownLimit) -> Self {
+        Self::UnknownLimit(key)
+    }
+}
+
 impl Service {
     pub async fn reserve(self: &Arc<Self>, ask: &Ask<'_>) -> Result<ReserveOutcome, ReserveError> {
         let _call = self.call();
@@ -102,11 +112,11 @@ impl Service {
         &self,
         snapshot: &Snapshot,
         wants: impl Iterator<Item = (&'a str, u64)>,
-    ) -> Result<Plan, ReserveError> {
+    ) -> Result<Plan, UnknownLimit> {
         let mut requirements = SmallVec::new();
         for (key, amount) in wants {
             let limit = snapshot.registry.resolve(key, &self.admission.accounts);
-            let limit = limit.ok_or_else(|| ReserveError::UnknownLimit(key.to_owned()))?;
+            let limit = limit.ok_or_else(|| UnknownLimit(key.to_owned()))?;
             requirements.push(Requirement {
                 account: Arc::clone(&limit.account),
                 spec: Arc::clone(&limit.spec),

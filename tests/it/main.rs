@@ -51,6 +51,7 @@ mod unsent;
 mod queue;
 mod queue_rows;
 mod queue_simulation;
+mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
 

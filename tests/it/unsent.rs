@@ -109,7 +109,8 @@ pub async fn closed_calls_hold_nothing(app: &TestApp) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// On one thread, so that the server comes to a request when its connection is closed already.
+#[tokio::test]
 async fn calls_whose_connection_is_closed_hold_nothing() {
     let app = TestApp::with_limits(LIMITS).start().await;
     closed_calls_hold_nothing(&app).await;
