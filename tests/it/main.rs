@@ -61,6 +61,7 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
