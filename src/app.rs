@@ -25,7 +25,6 @@ use crate::ledger::options::{Cluster, Options as TigerBeetleOptions};
 use crate::ledger::tigerbeetle::TigerBeetle;
 use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger};
 use crate::listen::Listener;
-use crate::retry::Retry;
 use crate::room::turnstile::Turnstile;
 use crate::service::{Service, waiter};
 use crate::snapshot::Snapshot;
@@ -107,13 +106,8 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission {
-            ledger,
-            accounts,
-            retry: Retry::default(),
-            turnstile: Turnstile::default(),
-            metrics: Arc::clone(&metrics),
-        };
+        let admission =
+            Admission { ledger, accounts, turnstile: Turnstile::default(), metrics: Arc::clone(&metrics) };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, leases, metrics));
         let supervisor = Supervisor::new();
