@@ -28,6 +28,7 @@ mod failover;
 pub mod memory;
 mod options;
 mod schedule;
+pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 #[cfg(not(feature = "tigerbeetle"))]

@@ -131,7 +131,7 @@ impl Level {
 
 /// Where a descriptor ended, and which of its values count together.
 #[derive(Debug)]
-pub(super) struct Found<'t> {
+pub(crate) struct Found<'t> {
     pub node: &'t Node,
     /// For each entry that a shared pattern matched: its index and the pattern.
     shared: smallvec::SmallVec<[(usize, &'t Pattern); 2]>,

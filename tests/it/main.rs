@@ -25,6 +25,7 @@ mod testapp;
 mod wire;
 
 mod app;
+mod budget;
 mod cli;
 mod footprint;
 mod malformed;
@@ -61,6 +62,7 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
