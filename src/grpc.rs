@@ -5,8 +5,8 @@
 mod front;
 mod lease;
 mod opening;
-pub(crate) mod queue;
 pub mod rls;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,6 +39,15 @@ pub(super) fn chain_of(
     (Chain { lease: lease.clone(), keep, transfers }, members)
 }
 
+/// All that was reserved, shadows too, as the chain that gives it back names it.
+pub(super) fn undo_of(plan: &Plan, findings: &Findings, name: Name<'_>, lease: &LeaseId) -> Chain {
+    let (mut chain, _) = chain_of(plan, name, lease, findings.left_out);
+    let shadows = charged(plan, findings).filter(|r| r.enforcement == Enforcement::Shadow);
+    chain.transfers.extend(shadows.map(transfer_of));
+    chain.keep = keep(name, true);
+    chain
+}
+
 /// The chain of one requirement alone.
 pub(super) fn chain_of_one(requirement: &Requirement, name: Name<'_>, lease: &LeaseId) -> Chain {
     let transfers = SmallVec::from_iter([transfer_of(requirement)]);

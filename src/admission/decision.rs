@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::Name;
+use super::chain::{lease_of, undo_of};
 use super::findings::Findings;
 use crate::lease::Lease;
-use crate::ledger::RefusalCode;
+use crate::ledger::{Chain, RefusalCode};
 use crate::limit::{Kind, LeaseId, LimitId, LimitKey, RequirementSet, Unit};
 use crate::registry::{Enforcement, Plan, Requirement, Wanted};
 use crate::retry::RetryHint;
@@ -27,6 +29,8 @@ pub struct Decision {
     pub reason: Reason,
     /// The lease that a completion must name, if one is needed. Never in a denial.
     pub lease: Option<Box<Lease>>,
+    /// With a lease: all that was reserved, to be given back if the caller never hears of it.
+    pub undo: Option<Box<Chain>>,
     /// What the ledger said, if it was the ledger that refused.
     pub refused: Option<RefusalCode>,
 }
@@ -85,7 +89,14 @@ impl Decision {
         let over = DescriptorStatus { is_over: true, reset_ms: Some(hint_ms), ..DescriptorStatus::bare() };
         let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
         let statuses = (0..descriptors).map(|_| over.clone()).collect();
-        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, lease: None, refused: None }
+        Self {
+            statuses,
+            denial: Some(denial),
+            reason: Reason::RetryBudget,
+            lease: None,
+            undo: None,
+            refused: None,
+        }
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
@@ -97,20 +108,27 @@ impl Decision {
         let limit = first.filter(|_| asked).map(|requirement| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
-        Self { statuses, denial: Some(denial), reason, lease: None, refused: None }
+        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None }
     }
 
-    pub(super) fn allowed(plan: &Plan, findings: &Findings, id: LeaseId, reserved_at_unix_ms: u64) -> Self {
-        let lease = super::chain::lease_of(plan, findings, id, reserved_at_unix_ms);
+    pub(super) fn allowed(
+        plan: &Plan,
+        findings: &Findings,
+        name: Name<'_>,
+        id: LeaseId,
+        reserved_at_unix_ms: u64,
+    ) -> Self {
+        let lease = lease_of(plan, findings, id, reserved_at_unix_ms);
+        let undo = lease.as_ref().map(|lease| Box::new(undo_of(plan, findings, name, &lease.id)));
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason: Reason::Allowed, lease, refused: None }
+        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
         let reason = Reason::BackendError;
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason, lease: None, refused: None }
+        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None }
     }
 }
 

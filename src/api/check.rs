@@ -4,6 +4,7 @@
 
 use smallvec::SmallVec;
 
+use super::delivery::Unsent;
 use super::error::WireError;
 use super::pb;
 use crate::admission::{Denial, DescriptorStatus};
@@ -127,15 +128,21 @@ fn code_number(is_over: bool) -> i32 {
     code as i32
 }
 
-pub(crate) fn response(checked: Checked) -> pb::RateLimitResponse {
+/// The answer, and the lease that it tells of.
+pub(crate) fn response(checked: Checked) -> (pb::RateLimitResponse, Unsent) {
+    let (handle, unsent) = match checked.lease {
+        Some(lease) => (Some(lease.handle), lease.unsent.into_iter().collect()),
+        None => (None, Unsent::new()),
+    };
     // Always set: Envoy takes an unset overall_code as allowed.
-    pb::RateLimitResponse {
+    let response = pb::RateLimitResponse {
         overall_code: code_number(checked.denial.is_some()),
         statuses: checked.statuses.iter().map(descriptor_status).collect(),
         response_headers_to_add: checked.denial.as_ref().map(headers).unwrap_or_default(),
-        dynamic_metadata: checked.lease.map(lease_metadata),
+        dynamic_metadata: handle.map(lease_metadata),
         ..Default::default()
-    }
+    };
+    (response, unsent)
 }
 
 /// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.

@@ -57,7 +57,7 @@ impl Service {
         let _call = self.call();
         // Whoever is done before its turn came needs no place.
         if let Named::Id(id) = completion.lease
-            && self.is_in_line(id)
+            && self.is_queued(id)
         {
             self.leave(id).await;
             return Ok(());

@@ -25,6 +25,7 @@ mod testapp;
 mod wire;
 
 mod app;
+mod budget;
 mod cli;
 mod footprint;
 mod malformed;
@@ -46,10 +47,12 @@ mod live_token;
 mod lease_rows;
 mod lease_scenario;
 mod leases;
+mod unsent;
 
 mod queue;
 mod queue_rows;
 mod queue_simulation;
+mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
 
@@ -59,6 +62,7 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
