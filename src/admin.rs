@@ -18,6 +18,7 @@
 //!
 //! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
 
+mod body;
 pub mod config;
 mod connections;
 mod error;
@@ -41,12 +42,17 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::control::Control;
 use crate::listen::Listener;
+use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
+use crate::telemetry::Metrics;
+use body::BODY_BYTES_MAX;
 use error::ApiError;
 pub use gate::Gate;
 
-/// Bodies read at most.
-const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bodies under way: of one connection, which has one request at a time, and 64 of the largest together.
+const CONNECTION_BYTES_MAX: usize = BODY_BYTES_MAX;
+const BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
+
 /// The body of one limit at most, because Sluice remembers it.
 const LIMIT_BYTES_MAX: usize = 16 << 10;
 
@@ -98,17 +104,20 @@ pub fn router(admin: Admin, gate: Gate) -> Router {
             )
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn(body::read))
         .layer(middleware::from_fn_with_state(gate, gate::check))
         .with_state(admin)
 }
 
+/// The port, before it serves.
+pub fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
+    let bounds = Bounds { connections_max, bytes_max: BYTES_MAX, connection_bytes_max: CONNECTION_BYTES_MAX };
+    Port::new(bounds, metrics.port("admin"))
+}
+
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(listener: Listener, admin: Admin, gate: Gate, stop: CancellationToken) {
-    let (router, within) = (router(admin, gate), connections::HEADERS_WITHIN);
-    match listener {
-        Listener::Tcp(listener) => connections::serve(listener, router, within, stop).await,
-        Listener::Unix(listener) => connections::serve(listener, router, within, stop).await,
-    }
+pub async fn serve(listener: Listener, port: Arc<Port>, admin: Admin, gate: Gate, stop: CancellationToken) {
+    connections::serve(listener, port, router(admin, gate), connections::HEADERS_WITHIN, stop).await;
 }
 
 async fn ready(State(service): State<Arc<Service>>) -> Response {

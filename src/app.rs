@@ -24,7 +24,7 @@ use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
 use crate::limit::Accounts;
-use crate::listen::Listener;
+use crate::listen::{Listener, descriptors};
 use crate::retry::Retry;
 use crate::room::turnstile::Turnstile;
 use crate::service::{Service, waiter};
@@ -115,15 +115,15 @@ impl App {
         let stop_rest = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let serving =
-            grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
-        tasks.spawn(named("grpc", serving));
-        let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        let serving_admin = admin::serve(admin_listener, admin_state, gate, stop_rest.clone());
-        tasks.spawn(async move {
-            serving_admin.await;
-            Ok(())
+        let shares = descriptors::shares();
+        let grpc_port = grpc::port(shares.grpc, &service.metrics);
+        let admin_port = admin::port(shares.admin, &service.metrics);
+        let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
+            drop(health.send(it))
         });
+        tasks.spawn(done(serving));
+        let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
+        tasks.spawn(done(admin::serve(admin_listener, admin_port, admin_state, gate, stop_rest.clone())));
         tasks.spawn(until(stop_rest.clone(), waiter::run(Arc::clone(&service))));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
         tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
@@ -181,11 +181,9 @@ async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartErr
     Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
 }
 
-async fn named<E: std::error::Error>(
-    name: &'static str,
-    task: impl Future<Output = Result<(), E>>,
-) -> Result<(), String> {
-    task.await.map_err(|error| format!("{name}: {error}"))
+async fn done(task: impl Future<Output = ()>) -> Result<(), String> {
+    task.await;
+    Ok(())
 }
 
 async fn until(stop: CancellationToken, task: impl Future<Output = ()>) -> Result<(), String> {

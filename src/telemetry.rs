@@ -187,6 +187,63 @@ impl LedgerFailure {
     }
 }
 
+/// Why a connection was closed from our side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Closed {
+    /// All places were taken.
+    ForOthers,
+    /// Its answers were not taken.
+    Unread,
+}
+
+impl Closed {
+    const ALL: [(Closed, &'static str); 2] = [(Closed::ForOthers, "for_others"), (Closed::Unread, "unread")];
+}
+
+/// Why a request was turned away before it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Refused {
+    /// The requests under way held as much as they may.
+    Memory,
+    /// Its body did not come in time.
+    Slow,
+}
+
+impl Refused {
+    const ALL: [(Refused, &'static str); 2] = [(Refused::Memory, "memory"), (Refused::Slow, "slow")];
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PortLabel {
+    port: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PortReasonLabels {
+    port: &'static str,
+    reason: &'static str,
+}
+
+/// One port's counters.
+#[derive(Debug)]
+pub struct PortMetrics {
+    pub connections: Gauge,
+    /// In the order of [`Closed::ALL`].
+    closed: [Counter; Closed::ALL.len()],
+    /// In the order of [`Refused::ALL`].
+    refused: [Counter; Refused::ALL.len()],
+}
+
+impl PortMetrics {
+    pub fn closed(&self, why: Closed) {
+        self.closed[why as usize].inc();
+    }
+
+    pub fn refused(&self, why: Refused) {
+        self.refused[why as usize].inc();
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
     kind: &'static str,
@@ -246,6 +303,9 @@ pub struct Metrics {
     limit_decisions: Family<LimitCodeLabels, Counter>,
     detailed_limits: parking_lot::Mutex<ahash::AHashSet<String>>,
     shadow_denials: Family<RuleLabel, Counter>,
+    connections: Family<PortLabel, Gauge>,
+    connections_closed: Family<PortReasonLabels, Counter>,
+    requests_refused: Family<PortReasonLabels, Counter>,
 }
 
 impl Default for Metrics {
@@ -278,6 +338,9 @@ impl Default for Metrics {
             limit_decisions: Family::default(),
             detailed_limits: parking_lot::Mutex::default(),
             shadow_denials: Family::default(),
+            connections: Family::default(),
+            connections_closed: Family::default(),
+            requests_refused: Family::default(),
         };
         metrics.register();
         metrics
@@ -358,6 +421,29 @@ impl Metrics {
             "Times a limit in shadow mode would have denied",
             self.shadow_denials.clone(),
         );
+        r.register("sluice_connections", "Open connections", self.connections.clone());
+        r.register(
+            "sluice_connections_closed",
+            "Connections closed for others, or because their answers were not taken",
+            self.connections_closed.clone(),
+        );
+        r.register(
+            "sluice_requests_refused",
+            "Requests that held too much or came too slowly to be read",
+            self.requests_refused.clone(),
+        );
+    }
+
+    /// There from the start, so that a rate can be taken of each.
+    pub fn port(&self, port: &'static str) -> PortMetrics {
+        let counter = |family: &Family<PortReasonLabels, Counter>, reason| {
+            family.get_or_create_owned(&PortReasonLabels { port, reason })
+        };
+        PortMetrics {
+            connections: self.connections.get_or_create_owned(&PortLabel { port }),
+            closed: Closed::ALL.map(|(_, reason)| counter(&self.connections_closed, reason)),
+            refused: Refused::ALL.map(|(_, reason)| counter(&self.requests_refused, reason)),
+        }
     }
 
     pub fn domain(&self, domain: &str) -> Arc<DomainCounters> {

@@ -15,12 +15,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::service::Routes;
-use tonic::{Status, TimeoutExpired};
+use tonic::{Code, Status, TimeoutExpired};
 use tower::Service as _;
 
+use super::body::RequestBody;
 use super::codec::MESSAGE_BYTES_MAX;
-use super::{pb, rls};
+use super::{lease, pb, rls};
+use crate::clock;
+use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -28,36 +32,77 @@ static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// In front of a message: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
+pub const PREFIX_BYTES: usize = 5;
 
+/// Methods that answer with a stream, which ends when its peer likes.
+const WATCH_LEASE: (&str, &str) = (lease::SERVICE_NAME, "WatchLease");
+const WATCH_HEALTH: (&str, &str) = ("grpc.health.v1.Health", "Watch");
+const REFLECTION: &str = "/grpc.reflection.";
+
+/// Streams of reflection at once. They are for people with a tool, and each keeps a task and what it has not read yet.
+pub const REFLECTIONS_MAX: usize = 16;
+
+/// What an open call costs before its body: its stream, its task and what it waits with. Measured (debug build): 4,096 calls that
+/// have sent only their headers hold 29 MB, which is 7.0 kB each.
+const CALL_BYTES: usize = 8 << 10;
+
+/// One connection's way in.
 #[derive(Debug, Clone)]
 pub struct Front {
     pub service: Arc<Service>,
     /// Every method there is, this one too.
     pub routes: Routes,
+    pub reflections: Arc<Semaphore>,
 }
 
-/// What goes back.
+/// What goes back, and what its call holds until all of it is sent.
 #[derive(Debug)]
-pub enum Answer {
+pub struct Answer {
+    content: Content,
+    call: Option<Arc<Call>>,
+    _reflection: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug)]
+enum Content {
     Plain { message: Option<Bytes>, trailers: Option<HeaderMap> },
     Tonic(tonic::body::Body),
 }
 
+impl From<Content> for Answer {
+    fn from(content: Content) -> Self {
+        Self { content, call: None, _reflection: None }
+    }
+}
+
 impl Front {
-    pub async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
-        match timeout_of(request.headers()) {
-            None => self.route(request).await,
+    pub async fn answer(
+        self,
+        connection: Arc<Connection>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Answer>, Infallible> {
+        let call = match connection.call(CALL_BYTES + bytes_of(request.headers())) {
+            Ok(call) => call,
+            Err(full) => return Ok(refusal(&Status::resource_exhausted(full.to_string()))),
+        };
+        let is_stream = is_stream(request.uri().path());
+        let limit = timeout_of(request.headers());
+        let request = request.map(|body| RequestBody::new(body, Arc::clone(&call)));
+        let mut answer = match limit {
+            None => self.route(request).await?,
             Some(limit) => match tokio::time::timeout(limit, self.route(request)).await {
-                Ok(answer) => answer,
-                Err(_) => Ok(refusal(&Status::from_error(Box::new(TimeoutExpired(()))))),
+                Ok(answer) => answer?,
+                Err(_) => refusal(&Status::from_error(Box::new(TimeoutExpired(())))),
             },
-        }
+        };
+        call.is_answered(!is_stream, clock::monotonic_ms());
+        answer.body_mut().call = Some(call);
+        Ok(answer)
     }
 
-    async fn route(mut self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    async fn route(self, request: Request<RequestBody>) -> Result<Response<Answer>, Infallible> {
         if request.uri().path() != rls::PATH || request.headers().contains_key(&GRPC_ENCODING) {
-            return Ok(self.routes.call(request).await?.map(Answer::Tonic));
+            return self.by_tonic(request).await;
         }
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
@@ -70,10 +115,29 @@ impl Front {
             }
             Ok(Read::Odd(start)) => {
                 let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
-                Ok(self.routes.call(request).await?.map(Answer::Tonic))
+                self.by_tonic(request).await
             }
-            Err(error) => Ok(refusal(&Status::from_error(Box::new(error)))),
+            Err(status) => Ok(refusal(&status)),
         }
+    }
+
+    async fn by_tonic<B>(mut self, request: Request<B>) -> Result<Response<Answer>, Infallible>
+    where
+        B: Body<Data = Bytes, Error = Status> + Send + 'static,
+    {
+        let mut reflection = None;
+        if request.uri().path().starts_with(REFLECTION) {
+            let Ok(permit) = Arc::clone(&self.reflections).try_acquire_owned() else {
+                let text = format!("{REFLECTIONS_MAX} streams of reflection are open already");
+                return Ok(refusal(&Status::resource_exhausted(text)));
+            };
+            reflection = Some(permit);
+        }
+        let answer = self.routes.call(request).await?;
+        if let Some(status) = too_large(&answer) {
+            return Ok(refusal(&status));
+        }
+        Ok(answer.map(|body| Answer { content: Content::Tonic(body), call: None, _reflection: reflection }))
     }
 
     async fn decide(
@@ -94,7 +158,7 @@ enum Read {
     Odd(Bytes),
 }
 
-async fn read(body: &mut Incoming) -> Result<Read, hyper::Error> {
+async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     let first = next(body).await?.unwrap_or_default();
     // Nearly always the first frame has everything, and says so.
     if body.is_end_stream() || is_odd(&first) {
@@ -121,7 +185,7 @@ fn sorted(mut read: Bytes) -> Read {
 }
 
 /// The next bytes; `None` at the end.
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+async fn next(body: &mut RequestBody) -> Result<Option<Bytes>, Status> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             return Ok(Some(data));
@@ -143,6 +207,24 @@ fn is_odd(read: &[u8]) -> bool {
     let length = whole_length(read);
     compressed
         || length.is_some_and(|length| length > MESSAGE_BYTES_MAX + PREFIX_BYTES || read.len() > length)
+}
+
+fn is_stream(path: &str) -> bool {
+    let is = |(service, method): (&str, &str)| {
+        path.strip_prefix('/').and_then(|path| path.strip_prefix(service)?.strip_prefix('/')) == Some(method)
+    };
+    path.starts_with(REFLECTION) || is(WATCH_LEASE) || is(WATCH_HEALTH)
+}
+
+/// As HTTP/2 counts them.
+fn bytes_of(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+/// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
+fn too_large(answer: &Response<tonic::body::Body>) -> Option<Status> {
+    let status = Status::from_header_map(answer.headers())?;
+    (status.code() == Code::OutOfRange).then(|| Status::invalid_argument(status.message()))
 }
 
 /// As the caller wrote it; what can't be read is no limit.
@@ -170,14 +252,14 @@ fn plain(response: &pb::RateLimitResponse) -> Response<Answer> {
     response.encode_raw(&mut message);
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
-    let answer = Answer::Plain { message: Some(message.freeze()), trailers: Some(trailers) };
-    let mut response = Response::new(answer);
+    let content = Content::Plain { message: Some(message.freeze()), trailers: Some(trailers) };
+    let mut response = Response::new(Answer::from(content));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
 fn refusal(status: &Status) -> Response<Answer> {
-    status.clone().into_http::<tonic::body::Body>().map(Answer::Tonic)
+    status.clone().into_http::<tonic::body::Body>().map(|body| Content::Tonic(body).into())
 }
 
 impl Body for Answer {
@@ -185,20 +267,20 @@ impl Body for Answer {
     type Error = Status;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match self.get_mut() {
-            Self::Plain { message, trailers } => {
+        match &mut self.get_mut().content {
+            Content::Plain { message, trailers } => {
                 let message = message.take().map(Frame::data);
                 let frame = message.or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
-            Self::Tonic(body) => Pin::new(body).poll_frame(cx),
+            Content::Tonic(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Plain { message, trailers } => message.is_none() && trailers.is_none(),
-            Self::Tonic(body) => body.is_end_stream(),
+        match &self.content {
+            Content::Plain { message, trailers } => message.is_none() && trailers.is_none(),
+            Content::Tonic(body) => body.is_end_stream(),
         }
     }
 }
@@ -207,17 +289,14 @@ impl Body for Answer {
 #[derive(Debug)]
 struct Rest {
     start: Option<Bytes>,
-    rest: Incoming,
+    rest: RequestBody,
 }
 
 impl Body for Rest {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Status;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         match this.start.take().filter(|start| !start.is_empty()) {
             Some(start) => Poll::Ready(Some(Ok(Frame::data(start)))),

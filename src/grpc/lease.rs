@@ -10,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
+use super::codec::MESSAGE_BYTES_MAX;
 use super::pb::lease as pb;
 use super::queue;
 use super::rls::REQUEST_ID;
@@ -38,7 +39,8 @@ pub const BACKEND: &str = "backend_error";
 pub struct Leases(Arc<Service>);
 
 pub fn server(service: Arc<Service>) -> pb::lease_service_server::LeaseServiceServer<Leases> {
-    pb::lease_service_server::LeaseServiceServer::new(Leases(service))
+    let server = pb::lease_service_server::LeaseServiceServer::new(Leases(service));
+    server.max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 #[tonic::async_trait]

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
+use tonic::Status;
 use tonic::server::{Grpc, NamedService, UnaryService};
-use tonic::{Code, Status};
 
 use self::completion::{lease_metadata, lease_of, parse_completion, with_completions};
 use super::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
@@ -70,16 +70,9 @@ impl tower::Service<http::Request<tonic::body::Body>> for RateLimitServer {
             }
             let codec = ProtoCodec::<pb::RateLimitResponse, pb::RateLimitRequest>::default();
             let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
-            let answer = grpc.unary(ShouldRateLimit { service }, request).await;
-            Ok(too_large(&answer).map_or(answer, Status::into_http))
+            Ok(grpc.unary(ShouldRateLimit { service }, request).await)
         })
     }
-}
-
-/// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
-fn too_large(answer: &http::Response<tonic::body::Body>) -> Option<Status> {
-    let status = Status::from_header_map(answer.headers())?;
-    (status.code() == Code::OutOfRange).then(|| invalid(status.message()))
 }
 
 struct ShouldRateLimit {
