@@ -16,9 +16,11 @@
 //! | `GET`, `DELETE /v1/leases/{id}` | a lease or a place in line of this instance: state, limits, when; leaves the line |
 //! | `GET /v1/config/limits` | every limit of every file, for `sluice check --against` |
 //!
-//! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
+//! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted. Without
+//! one, what may change something is 403 from another site's web page, and 415 if its body is not `application/json`.
 
 mod body;
+mod browser;
 pub mod config;
 mod connections;
 mod error;

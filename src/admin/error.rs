@@ -39,6 +39,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, detail.to_string())
     }
 
+    #[cfg(test)]
+    pub fn code(&self) -> &str {
+        &self.error
+    }
+
     /// From the status that the gRPC port would have given.
     pub fn from_grpc(status: &tonic::Status) -> Self {
         let (code, error) = match status.code() {

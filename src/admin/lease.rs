@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::gate::Access;
 use crate::admission::Denial;
 use crate::clock;
 use crate::grpc::lease::{self, BACKEND, INVALID, UNKNOWN_LIMIT};
@@ -140,14 +141,19 @@ struct RequirementView {
 
 pub async fn one(
     State(service): State<Arc<Service>>,
+    Extension(access): Extension<Access>,
     method: Method,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
-    // Who only asks for the headers has not got the token.
-    let is_holder = method == Method::GET;
+    // Who only asks for the headers does not get the token, and neither does who may only look.
+    let is_holder = method == Method::GET && access == Access::Full;
     if let Some(standing) = service.standing(LeaseId::parse(&id).bits(), is_holder) {
-        return Ok(followed(queue::status(&standing)));
+        let mut status = queue::status(&standing);
+        if !is_holder {
+            status.lease_token.clear();
+        }
+        return Ok(followed(status));
     }
     let view = service.desk.view(&id).ok_or_else(|| unknown(&id))?;
     let lease = view.lease;
@@ -164,7 +170,7 @@ pub async fn one(
     };
     let view = LeaseView {
         lease_id: id,
-        lease_token: if state == "reserved" { service.desk.token(&lease) } else { None },
+        lease_token: if is_holder && state == "reserved" { service.desk.token(&lease) } else { None },
         state,
         job_id: Some(view.job_id).filter(|id| !id.is_empty()),
         reserved_at_unix_ms: lease.reserved_at_unix_ms,
