@@ -12,10 +12,10 @@ WORKDIR /src
 COPY scripts scripts
 RUN scripts/tools.sh build
 COPY . .
-RUN . .tools/env && cargo build --locked --release --features tigerbeetle
+RUN . .tools/env && cargo build --locked --profile dist --features tigerbeetle
 
 FROM debian:bookworm-slim
-COPY --from=build /src/target/release/sluice /usr/local/bin/sluice
+COPY --from=build /src/target/dist/sluice /usr/local/bin/sluice
 COPY config /etc/sluice
 # A number, so that Kubernetes' runAsNonRoot can tell; no such user need exist.
 RUN install --directory --owner=65532 --group=65532 /var/lib/sluice

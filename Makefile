@@ -32,18 +32,18 @@ deny: tools ## licenses and sources of the dependencies (advisories need a datab
 
 .PHONY: bench
 bench: tools bench-tools ## one run, one table: Sluice on both ledgers against its ceilings, and instruction counts
-	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features --bench table
+	$(WITH_TOOLS) cargo bench --profile dist $(LOCKED) --all-features --bench table
 
 .PHONY: bench-instructions
 bench-instructions: tools bench-tools ## only the instructions per decision, which are not noise (benches/instructions.txt)
-	$(WITH_TOOLS) cargo bench $(LOCKED) --all-features --bench table -- instructions
+	$(WITH_TOOLS) cargo bench --profile dist $(LOCKED) --all-features --bench table -- instructions
 
 .PHONY: bench-tools
 bench-tools: # h2load and valgrind
 	@scripts/tools.sh bench
 
 .PHONY: demo
-demo: tools build-tigerbeetle ## Envoy, TigerBeetle, Sluice and an upstream on loopback, and the curl lines to try
+demo: tools build-tigerbeetle ## an LLM gateway on loopback: Envoy, TigerBeetle, Sluice and a model, and the curl lines to try
 	@scripts/demo.sh
 
 .PHONY: demo-check

@@ -11,8 +11,8 @@ const LEASES: &str = "proto/sluice/v1/lease.proto";
 /// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
 const JSON_IN: &str = "#[derive(serde::Deserialize)] #[serde(default, deny_unknown_fields)]";
 const JSON_OUT: &str = "#[derive(serde::Serialize)]";
-const EMPTY_IS_NULL: &str = "#[serde(serialize_with = \"crate::grpc::pb::empty_is_null\")]";
-const NULL_IS_EMPTY: &str = "#[serde(deserialize_with = \"crate::grpc::pb::null_is_empty\")]";
+const EMPTY_IS_NULL: &str = "#[serde(serialize_with = \"crate::api::pb::empty_is_null\")]";
+const NULL_IS_EMPTY: &str = "#[serde(deserialize_with = \"crate::api::pb::null_is_empty\")]";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn lease_api() -> Result<(), Box<dyn std::error::Error>> {
     let mut builder = tonic_prost_build::configure()
         .emit_rerun_if_changed(false)
-        .codec_path("crate::grpc::codec::ProtoCodec");
+        .codec_path("crate::api::codec::ProtoCodec");
     for message in ["Requirement", "Actual", "ReserveRequest", "CompleteRequest"] {
         builder = builder.message_attribute(format!("sluice.v1.{message}"), JSON_IN);
     }

@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Waker};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use sluice::admission::Request;
+use sluice::api::pb;
 use sluice::app::{App, Options};
 use sluice::config::settings::value::Listen;
-use sluice::config::{SourceFile, load, load_limits};
-use sluice::grpc::{pb, rls};
+use sluice::config::{Document, load, load_limits};
+use sluice::grpc::rls;
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{Action, Chain, Hold, Keep, Transfer};
 use sluice::limit::key::Entry;
@@ -56,7 +57,7 @@ descriptors:
 ";
 
 fn registry(yaml: &str) -> Registry {
-    let file = SourceFile { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
+    let file = Document { name: "limits.yaml".to_owned(), text: yaml.to_owned() };
     load_limits(&[file], None).expect("the limits must be right").registry
 }
 

@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use sluice::api::pb;
 use sluice::app::{App, Options};
-use sluice::config::Sources;
+use sluice::config::Files;
 use sluice::config::settings::value::Listen;
-use sluice::grpc::{pb, rls};
+use sluice::control::files::SOURCE;
+use sluice::grpc::rls;
 use sluice::service::Service;
 
 const LIMITS: u64 = 10_000;
@@ -93,8 +95,8 @@ async fn row(name: &str, text: fn(u64) -> String) {
             std::fs::write(&file, text(1_000_000 + n)).expect("a file");
             let start: Instant = sluice::clock::instant();
             let path = dir.path().to_owned();
-            let sources = tokio::task::spawn_blocking(move || Sources::read(&path)).await.expect("a thread");
-            app.control.reload(sources).await;
+            let files = tokio::task::spawn_blocking(move || Files::read(&path)).await.expect("a thread");
+            app.control.update(SOURCE, files.content).await.expect("the files must be right");
             reloads.push(start.elapsed());
         }
     })

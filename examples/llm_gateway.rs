@@ -11,8 +11,8 @@
 
 use std::time::Duration;
 
-use sluice::grpc::pb::lease::lease_service_client::LeaseServiceClient;
-use sluice::grpc::pb::lease::{Actual, CompleteRequest, Requirement, ReserveRequest};
+use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
+use sluice::api::pb::lease::{Actual, CompleteRequest, Requirement, ReserveRequest};
 use sluice::limit::LimitKey;
 use sluice::limit::key::Entry;
 use tokio::task::JoinSet;

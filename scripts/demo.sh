@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Envoy, TigerBeetle, Sluice and an upstream on loopback, until Ctrl-C. The tour is the section "Through Envoy" of README.md.
+# Envoy, TigerBeetle, Sluice and a model to talk to on loopback, until Ctrl-C. The tour is the section "Through Envoy" of README.md.
 #
 # usage: demo.sh            starts all of it and prints the tour
 #        demo.sh check      starts all of it, types every line of the tour, and fails if an answer isn't the one shown
@@ -82,7 +82,7 @@ exec_in_background() {
 }
 
 is_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-is_ready() { [[ $(curl -s -m 2 -o /dev/null -w '%{http_code}' "$1") == 200 ]]; }
+is_ready() { [[ $(curl -s -m 2 -o /dev/null -w '%{http_code}' "$@") == 200 ]]; }
 
 # Waits for a condition; a process that ended meanwhile ends the wait.
 until_ready() {
@@ -160,7 +160,7 @@ mkdir -p "$dir"
 # A copy, so that the tour can edit it.
 cp -r demo/config "$dir/config"
 sed -E "s/(port_value: )10000\}/\1$envoy}/; s/(port_value: )9901\}/\1$envoy_admin}/;
-        s/(port_value: )10001\}/\1$upstream}/; s/(port_value: )8081\}/\1$grpc}/" envoy/leases.yaml >"$dir/envoy.yaml"
+        s/(port_value: )10001\}/\1$upstream}/; s/(port_value: )8081\}/\1$grpc}/" envoy/llm.yaml >"$dir/envoy.yaml"
 if [[ ${1-} == check ]]; then
     # On a busy machine a call that takes too long would let its request pass, and nobody means that.
     sed -i 's/timeout: 1.5s/timeout: 20s/; s/max_interval: 0.7s/max_interval: 20s/' "$dir/envoy.yaml"
@@ -175,7 +175,7 @@ until_ready upstream is_open "$upstream"
 until_ready "Sluice with its ledger" is_ready "http://127.0.0.1:$admin/readyz"
 until_ready Envoy is_ready "http://127.0.0.1:$envoy_admin/ready"
 # And the way through all of them, with a tenant that the tour doesn't need.
-until_ready "the way to the upstream" is_ready "http://127.0.0.1:$envoy/"
+until_ready "the way to the upstream" is_ready -H 'x-api-key: carol-key' "http://127.0.0.1:$envoy/"
 say "ready after $SECONDS s"
 
 if [[ ${1-} == check ]]; then

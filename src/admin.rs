@@ -41,7 +41,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
 use crate::control::Control;
 use crate::listen::Listener;
 use crate::listen::port::{Bounds, Port};
@@ -49,7 +48,7 @@ use crate::service::Service;
 use crate::telemetry::Metrics;
 use body::BODY_BYTES_MAX;
 use error::ApiError;
-pub use gate::Gate;
+pub(crate) use gate::Gate;
 
 /// Bodies under way: of one connection, which has one request at a time, and 64 of the largest together.
 const CONNECTION_BYTES_MAX: usize = BODY_BYTES_MAX;
@@ -60,9 +59,9 @@ const LIMIT_BYTES_MAX: usize = 16 << 10;
 
 /// What routes work on.
 #[derive(Debug, Clone)]
-pub struct Admin {
-    pub service: Arc<Service>,
-    pub control: Arc<Control>,
+pub(crate) struct Admin {
+    pub(crate) service: Arc<Service>,
+    pub(crate) control: Arc<Control>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -77,7 +76,7 @@ impl FromRef<Admin> for Arc<Control> {
     }
 }
 
-pub fn router(admin: Admin, gate: Gate) -> Router {
+pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
     let written = put(limits::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     let policy = put(retry::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     Router::new()
@@ -112,13 +111,19 @@ pub fn router(admin: Admin, gate: Gate) -> Router {
 }
 
 /// The port, before it serves.
-pub fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
+pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
     let bounds = Bounds { connections_max, bytes_max: BYTES_MAX, connection_bytes_max: CONNECTION_BYTES_MAX };
     Port::new(bounds, metrics.port("admin"))
 }
 
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(listener: Listener, port: Arc<Port>, admin: Admin, gate: Gate, stop: CancellationToken) {
+pub(crate) async fn serve(
+    listener: Listener,
+    port: Arc<Port>,
+    admin: Admin,
+    gate: Gate,
+    stop: CancellationToken,
+) {
     connections::serve(listener, port, router(admin, gate), connections::HEADERS_WITHIN, stop).await;
 }
 
@@ -130,10 +135,7 @@ async fn ready(State(service): State<Arc<Service>>) -> Response {
 }
 
 async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    limits::fill_gauges(&service).await;
-    let (policy, now_ms) = (&service.live.load().retry, clock::monotonic_ms());
-    service.metrics.retry_budget_ratio.set(service.admission.retry.budget_ratio(policy, now_ms));
-    match service.metrics.encode() {
+    match service.metrics_text().await {
         Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{Admin, Gate};
@@ -18,8 +17,8 @@ use crate::config::settings;
 use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
 use crate::config::settings::value::{self, LedgerUri, Listen};
 use crate::config::{Loaded, Problem, Settings};
-use crate::control::{Composed, Control, compose, watch};
-use crate::lease::Desk;
+use crate::control::{Composed, Control, files, with_api};
+use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
@@ -30,11 +29,18 @@ use crate::room::turnstile::Turnstile;
 use crate::service::{Service, waiter};
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
+use crate::tasks::Supervisor;
 use crate::telemetry::Metrics;
 use crate::{admin, clock, grpc};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether anybody is still connected.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+
+/// Tasks may take this long to end after all that was promised is done. Idle connections stay open longer.
+const TASKS_END_WITHIN: Duration = Duration::from_millis(500);
 
 /// How often expired reservations of limits that nobody asks about are freed, and readiness is looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(250);
@@ -71,17 +77,18 @@ pub struct App {
     /// Stops the gRPC port, then everything else.
     stop_grpc: CancellationToken,
     health: grpc::Health,
-    stop_rest: CancellationToken,
-    tasks: JoinSet<Result<(), String>>,
+    drain_wait: Duration,
+    stop_admin: CancellationToken,
+    tasks: Supervisor,
 }
 
 impl App {
     /// Binds, connects and serves. When it returns, the sockets are open.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Loaded { settings, hot, sources } = options.loaded;
+        let Loaded { settings, hot, files } = options.loaded;
         let gate = gate(&settings)?;
         let state = State::load(&options.state_dir)?;
-        let composed = compose(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
+        let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
         let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
         let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
@@ -106,14 +113,14 @@ impl App {
             turnstile: Turnstile::default(),
             metrics: Arc::clone(&metrics),
         };
-        let desk = Desk::new(signer, settings.leases.book_max, Arc::clone(&metrics));
-        let service = Arc::new(Service::new(live, admission, desk, metrics));
-        let control = Arc::new(Control::new(Arc::clone(&service), state));
+        let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
+        let service = Arc::new(Service::new(live, admission, leases, metrics));
+        let supervisor = Supervisor::new();
+        let tasks = supervisor.tasks();
+        let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));
         control.taken_over(&taken_over).await;
 
-        let stop_grpc = CancellationToken::new();
-        let stop_rest = CancellationToken::new();
-        let mut tasks = JoinSet::new();
+        let (stop_grpc, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (health, health_set) = tokio::sync::oneshot::channel();
         let shares = descriptors::shares();
         let grpc_port = grpc::port(shares.grpc, &service.metrics);
@@ -121,74 +128,72 @@ impl App {
         let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
             drop(health.send(it))
         });
-        tasks.spawn(done(serving));
+        tasks.run_until("the gRPC port", stop_grpc.clone(), async {
+            serving.await;
+            Ok::<(), String>(())
+        });
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        tasks.spawn(done(admin::serve(admin_listener, admin_port, admin_state, gate, stop_rest.clone())));
-        tasks.spawn(until(stop_rest.clone(), waiter::run(Arc::clone(&service))));
-        tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).keep_provisioned()));
-        tasks.spawn(until(stop_rest.clone(), Arc::clone(&control).remember_capacity(capacity_events)));
-        tasks.spawn(until(stop_rest.clone(), watch::run(Arc::clone(&control), options.config_dir, sources)));
+        let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
+        tasks.run_until("the admin port", stop_admin.clone(), async {
+            serving_admin.await;
+            Ok::<(), String>(())
+        });
+        tasks.run_forever("the waiting room", waiter::run(Arc::clone(&service)));
+        tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
+        tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
+        tasks.run_forever("the files", files::run(Arc::clone(&control), options.config_dir, files));
         let Ok(health) = health_set.await else {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
         health.set(service.ready().is_ok()).await;
-        tasks.spawn(until(stop_rest.clone(), keep_house(Arc::clone(&service), health.clone())));
-        Ok(Self { grpc, admin, service, control, stop_grpc, health, stop_rest, tasks })
+        tasks.run_forever("housekeeping", keep_house(Arc::clone(&service), health.clone()));
+        let drain_wait = Duration::from_secs(settings.drain.wait_seconds);
+        let tasks = supervisor;
+        Ok(Self { grpc, admin, service, control, stop_grpc, health, drain_wait, stop_admin, tasks })
     }
 
-    /// Returns when a part of it ends by itself, which none should.
-    pub async fn failed(&mut self) -> String {
-        loop {
-            match self.tasks.join_next().await {
-                // Who keeps events of a ledger that has none is done at once.
-                Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(reason))) => return reason,
-                Some(Err(error)) => return error.to_string(),
-                None => return "every task has ended".to_owned(),
-            }
-        }
+    /// Returns when a part of it ends by itself, which none should: which, and why.
+    pub async fn failed(&self) -> String {
+        self.tasks.failure().await
     }
 
     /// Stops. The order, and the race that each step prevents:
     ///
-    /// 1. readiness falls while we still serve, or a router would send calls to a port that is closing;
+    /// 1. readiness falls while we still serve, and those who are connected get time to see it, or a router would send calls to
+    ///    a port that is closing;
     /// 2. the waiting room closes: those who wait and those who watch would hold up the calls;
     /// 3. the gRPC port finishes its calls, and only then
     /// 4. the completions that their callers did not wait for: a call that finishes may start one;
     /// 5. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
     /// 6. the admin port goes last, so that whoever watches can see all of it.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         self.service.start_draining();
         self.health.set(false).await;
+        // That they are still connected after that is no reason to wait longer.
+        drop(tokio::time::timeout(self.drain_wait, self.nobody_connected()).await);
         self.stop_grpc.cancel();
         self.service.queue.close(DRAIN_MAX).await;
         // Calls, not connections: health clients hold streams open for as long as they like.
         if tokio::time::timeout(DRAIN_MAX, self.service.finish_calls()).await.is_err() {
             tracing::warn!("calls did not finish in time");
         }
-        self.service.desk.close(DRAIN_MAX).await;
+        self.service.leases.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
-        self.stop_rest.cancel();
-        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        self.stop_admin.cancel();
         // Idle connections may stay open; nothing is promised on them.
-        drop(tokio::time::timeout(Duration::from_millis(500), ended).await);
-        self.tasks.abort_all();
+        self.tasks.stop(TASKS_END_WITHIN).await;
+    }
+
+    async fn nobody_connected(&self) {
+        while self.service.connected() > 0 {
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
     }
 }
 
 async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartError> {
     Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
-}
-
-async fn done(task: impl Future<Output = ()>) -> Result<(), String> {
-    task.await;
-    Ok(())
-}
-
-async fn until(stop: CancellationToken, task: impl Future<Output = ()>) -> Result<(), String> {
-    stop.run_until_cancelled(task).await;
-    Ok(())
 }
 
 /// What signs lease tokens.
@@ -286,7 +291,7 @@ async fn keep_house(service: Arc<Service>, health: grpc::Health) {
     let mut was_ready = None;
     loop {
         service.admission.ledger.sweep();
-        service.desk.sweep();
+        service.leases.sweep();
         let ready = service.ready().is_ok();
         if was_ready != Some(ready) {
             health.set(ready).await;

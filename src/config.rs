@@ -1,7 +1,7 @@
-//! The files in `config/`: read, checked as a whole, turned into what the rest of Sluice works with.
+//! Configuration: read, checked as a whole, turned into what the rest of Sluice works with.
 //!
-//! Every problem of every file is gathered before anything is refused. Refuses to know when files change, and what is
-//! done with what they say.
+//! Every problem of every document is gathered before anything is refused. Refuses to know when a source says something
+//! new, and what is done with what it says.
 
 pub mod limits;
 pub mod retry;
@@ -9,6 +9,7 @@ pub mod settings;
 
 pub mod files;
 pub mod problem;
+pub mod source;
 
 pub mod decode;
 pub mod scalar;
@@ -22,18 +23,16 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::files::{SourceFile, Sources};
+pub use self::files::Files;
 pub use self::limits::{LoadedLimits, limit_from_json, load_limits};
 pub use self::problem::Problem;
 use self::problem::Problems;
 pub use self::retry::{load_retry_policy, retry_policy_from_json};
 pub use self::settings::{Settings, load_settings};
-use crate::limit::Origin;
+pub use self::source::{Content, Document};
+use crate::limit::{COMPLETION_ENTRY, Origin};
 use crate::registry::{Level, Registry};
 use crate::retry::policy::RetryPolicy;
-
-/// The entry that makes a descriptor a completion.
-const COMPLETION_KEY: &str = "lease_id";
 
 /// The directory when none is named.
 pub const DEFAULT_DIR: &str = "config";
@@ -44,15 +43,15 @@ pub struct Loaded {
     pub settings: Settings,
     pub hot: Hot,
     /// What `hot` was made of, so that whoever watches the files knows what is live already.
-    pub sources: Sources,
+    pub files: Files,
 }
 
-/// What can change without a restart: one snapshot of all hot files.
+/// What can change without a restart: all that the sources say, as one.
 #[derive(Debug, Clone)]
 pub struct Hot {
     pub registry: Registry,
     pub retry_policy: RetryPolicy,
-    /// The names of the files, in order.
+    /// The names of the documents, in order.
     pub files: Vec<String>,
     /// What is probably not meant.
     pub warnings: Vec<Problem>,
@@ -62,34 +61,34 @@ pub struct Hot {
 pub fn load(named: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
     let dir = named.unwrap_or(Path::new(DEFAULT_DIR));
     if named.is_none() && !dir.exists() {
-        return check(None, Sources::default());
+        return check(None, Files::default());
     }
-    let mut sources = Sources::read(dir);
+    let mut files = Files::read(dir);
     let settings = files::read_settings(dir).unwrap_or_else(|problem| {
-        sources.problems.push(problem);
+        Arc::make_mut(&mut files.content).problems.push(problem);
         None
     });
-    check(settings.as_ref(), sources)
+    check(settings.as_ref(), files)
 }
 
-/// Checks hot files. A named limit that `previous` has too keeps its account.
-pub fn load_hot(sources: &Sources, previous: Option<&Registry>) -> Result<Hot, Vec<Problem>> {
+/// Checks what all sources say, together. A named limit that `previous` has too keeps its account.
+pub fn load_hot(contents: &[&Content], previous: Option<&Registry>) -> Result<Hot, Vec<Problem>> {
     let mut problems = Problems::default();
-    let hot = read_hot(sources, previous, &mut problems);
+    let hot = read_hot(contents, previous, &mut problems);
     problems.finish().map(|warnings| Hot { warnings, ..hot })
 }
 
-fn check(settings: Option<&SourceFile>, sources: Sources) -> Result<Loaded, Vec<Problem>> {
+fn check(settings: Option<&Document>, files: Files) -> Result<Loaded, Vec<Problem>> {
     let mut problems = Problems::default();
     let settings = settings::read(settings, &mut problems);
-    let hot = read_hot(&sources, None, &mut problems);
-    problems.finish().map(|warnings| Loaded { settings, hot: Hot { warnings, ..hot }, sources })
+    let hot = read_hot(&[&files.content], None, &mut problems);
+    problems.finish().map(|warnings| Loaded { settings, hot: Hot { warnings, ..hot }, files })
 }
 
 /// Entries that Sluice takes for itself never reach the descriptors: a limit there would never apply.
 fn warn_of_reserved_keys(level: &Level, retry_key: &str, problems: &mut Problems) {
     for (key, _, node) in level.nodes() {
-        if let (true, Some(rule)) = (key == retry_key || key == COMPLETION_KEY, node.rules.first()) {
+        if let (true, Some(rule)) = (key == retry_key || key == COMPLETION_ENTRY, node.rules.first()) {
             let (file, line) = match &rule.spec.origin {
                 Origin::File { path, line } => (Arc::clone(path), *line),
                 Origin::Api | Origin::Override => continue,
@@ -101,18 +100,32 @@ fn warn_of_reserved_keys(level: &Level, retry_key: &str, problems: &mut Problems
     }
 }
 
-fn read_hot(sources: &Sources, previous: Option<&Registry>, problems: &mut Problems) -> Hot {
-    sources.problems.iter().for_each(|problem| problems.mistake(problem.clone()));
-    if sources.limits.is_empty() {
+fn read_hot(contents: &[&Content], previous: Option<&Registry>, problems: &mut Problems) -> Hot {
+    let unreadable = contents.iter().flat_map(|content| &content.problems);
+    unreadable.for_each(|problem| problems.mistake(problem.clone()));
+    let limits: Vec<&Document> = contents.iter().flat_map(|content| &content.limits).collect();
+    if limits.is_empty() {
         let text = "there is no limits/*.yaml or limits/*.yml: without limits every request is allowed";
         problems.warn(Problem::of_file("limits", text));
     }
-    let registry = limits::read(&sources.limits, previous, problems);
-    let retry_policy = retry::read(sources.retry_policy.as_ref(), problems);
+    let registry = limits::read(&limits, previous, problems);
+    let retry_policy = retry::read(only_policy(contents, problems), problems);
     for name in registry.domain_names().map(str::to_owned).collect::<Vec<_>>() {
         if let Some(level) = registry.domain(&name) {
             warn_of_reserved_keys(level, &retry_policy.budget.descriptor_key, problems);
         }
     }
-    Hot { registry, retry_policy, files: sources.names(), warnings: Vec::new() }
+    let names = contents.iter().flat_map(|content| content.names()).map(str::to_owned);
+    Hot { registry, retry_policy, files: names.collect(), warnings: Vec::new() }
+}
+
+/// The one retry policy that all sources have together.
+fn only_policy<'c>(contents: &[&'c Content], problems: &mut Problems) -> Option<&'c Document> {
+    let mut policies = contents.iter().filter_map(|content| content.retry_policy.as_ref());
+    let first = policies.next()?;
+    for other in policies {
+        let text = format!("there is another retry policy in {}; there can be one", first.name);
+        problems.mistake(Problem::of_file(&other.name, text));
+    }
+    Some(first)
 }

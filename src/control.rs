@@ -1,7 +1,9 @@
 //! Control: the one place that changes what is live.
 //!
-//! Files and the admin API both end here, one change at a time, and each replaces the whole snapshot. The rules:
+//! Sources (`files` is one) say what they have now, all of it; `compose` puts them and what the admin API made together. Both
+//! end here, one change at a time, and each replaces the whole snapshot. The rules:
 //!
+//! * A source goes live whole or not at all, and a mistake in one holds up only that one.
 //! * A limit that a file has is the file's. One of the admin API that a file later defines becomes the file's.
 //! * References in files lead to limits of files only, so that a file means the same on every machine.
 //! * What the API changes is on the disk before it is live, and live before it is answered.
@@ -10,25 +12,29 @@
 //!
 //! Refuses to know HTTP, and how a request is decided.
 
+mod sources;
 mod compose;
-mod provision;
 mod reload;
-pub mod watch;
+
+pub mod files;
+
 mod write;
+mod provision;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
 
-pub use self::compose::{Composed, compose};
-pub use self::reload::as_json;
+pub use self::compose::{Composed, as_json, with_api};
+use self::sources::Sources;
 pub use self::write::WriteError;
-use crate::config::{Problem, Sources};
+use crate::config::{Files, Problem};
 use crate::limit::LimitKey;
 use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::state::State;
+use crate::tasks::Tasks;
 
 /// A snapshot that was replaced is kept for as long as requests may still use it, so that none of them has to take it apart.
 const RETIRED_FOR: Duration = Duration::from_secs(1);
@@ -37,32 +43,40 @@ const RETIRED_FOR: Duration = Duration::from_secs(1);
 pub struct Control {
     service: Arc<Service>,
     /// Whoever holds it may change what is live. Over awaits, because a change is saved before it is live.
-    state: Mutex<State>,
+    owned: Mutex<Owned>,
     /// Never over an await: two fields, copied.
     health: parking_lot::Mutex<Health>,
-    /// Files that could not go live, for another try when what stood in their way is changed. Moved in and out.
-    rejected: parking_lot::Mutex<Option<Sources>>,
     /// Some limit may not be in the ledger as it should.
     unprovisioned: Notify,
+    tasks: Tasks,
 }
 
-/// How the files are.
+/// What the live snapshot was composed of.
+#[derive(Debug)]
+struct Owned {
+    sources: Sources,
+    state: State,
+}
+
+/// How the sources are.
 #[derive(Debug, Clone, Default)]
 pub struct Health {
-    /// Why the files that are there now are not live.
+    /// Why what they say now is not live.
     pub problems: Vec<Problem>,
     pub failing_since_unix_ms: Option<u64>,
 }
 
 impl Control {
-    /// `state` is what the live snapshot was composed with.
-    pub fn new(service: Arc<Service>, state: State) -> Self {
+    /// `files` and `state` are what the live snapshot was composed of.
+    pub(crate) fn new(service: Arc<Service>, files: &Files, state: State, tasks: Tasks) -> Self {
+        let mut sources = Sources::default();
+        sources.accept(files::SOURCE, Arc::clone(&files.content));
         let control = Self {
             service,
-            state: Mutex::new(state),
+            owned: Mutex::new(Owned { sources, state }),
             health: parking_lot::Mutex::default(),
-            rejected: parking_lot::Mutex::default(),
             unprovisioned: Notify::new(),
+            tasks,
         };
         control.unprovisioned.notify_one();
         control
@@ -85,17 +99,17 @@ impl Control {
             old.registry.named().filter(|limit| new.registry.get_named(limit.account.key.as_str()).is_none());
         gone.for_each(|limit| self.service.metrics.forget_limit(limit.account.key.as_str()));
         self.unprovisioned.notify_one();
-        tokio::spawn(async move {
+        // Nobody waits for it.
+        drop(self.tasks.run_to_the_end(async move {
             tokio::time::sleep(RETIRED_FOR).await;
             // Tens of thousands of small pieces: not on a thread that answers.
             drop(tokio::task::spawn_blocking(move || drop(old)));
-        });
+        }));
     }
 
     /// Forgets limits of the API that files have.
-    pub async fn taken_over(&self, keys: &[LimitKey]) {
-        let mut state = self.state.lock().await;
-        self.forget(&mut state, keys).await;
+    pub(crate) async fn taken_over(&self, keys: &[LimitKey]) {
+        self.forget(&mut self.owned.lock().await.state, keys).await;
     }
 
     async fn forget(&self, state: &mut State, keys: &[LimitKey]) {

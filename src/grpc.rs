@@ -3,14 +3,11 @@
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
 mod body;
-mod codec;
 mod front;
-pub mod lease;
+mod lease;
 mod opening;
-pub mod pb;
-pub mod queue;
+pub(crate) mod queue;
 pub mod rls;
-pub mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +22,10 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use self::codec::MESSAGE_BYTES_MAX;
 use self::front::{Front, REFLECTIONS_MAX};
 use self::opening::Opening;
+use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::api::pb;
 use crate::listen::port::{Bounds, Place, Port};
 use crate::listen::{Listener, Stream};
 use crate::service::Service;
@@ -64,10 +62,10 @@ const HEALTH_NAMES: [&str; 4] = ["", "ratelimit", rls::SERVICE_NAME, lease::SERV
 
 /// Tells gRPC health checks what readiness is.
 #[derive(Debug, Clone)]
-pub struct Health(HealthReporter);
+pub(crate) struct Health(HealthReporter);
 
 impl Health {
-    pub async fn set(&self, ready: bool) {
+    pub(crate) async fn set(&self, ready: bool) {
         let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in HEALTH_NAMES {
             self.0.set_service_status(name, status).await;
@@ -76,13 +74,13 @@ impl Health {
 }
 
 /// The port, before it serves.
-pub fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
+pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
     let bounds = Bounds { connections_max, bytes_max: BYTES_MAX, connection_bytes_max: CONNECTION_BYTES_MAX };
     Port::new(bounds, metrics.port("grpc"))
 }
 
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: Listener,
     port: Arc<Port>,
     service: Arc<Service>,
@@ -124,12 +122,16 @@ struct Server {
 impl Server {
     fn connect(&self, stream: Stream, place: Place) {
         let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
+        let open = front.service.connection();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer =
             service_fn(move |request| Box::pin(front.clone().answer(Arc::clone(&connection), request)));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         let served = self.calls.watch(self.http.serve_connection(stream, answer));
-        tokio::spawn(place.keep(served));
+        tokio::spawn(async move {
+            place.keep(served).await;
+            drop(open);
+        });
     }
 }
 

@@ -1,24 +1,24 @@
 //! Leases: what a request holds until it is completed, and how that is given back.
 //!
-//! A lease is written as a token that any instance can read ([`token`]), remembered in a bounded book for those who name
-//! it by its plain id ([`book`]), and settled at its end ([`settle`]). Knows neither the wire nor how a reserve is
-//! decided.
+//! A lease is written as a token that any instance can read ([`token`]), remembered in a bounded table for those who name
+//! it by its plain id ([`table`]), and settled at its end ([`settle`], [`apply`]); [`leases`] has all of them. Knows
+//! neither the wire nor how a reserve is decided.
 
 mod bytes;
-pub mod token;
+pub(crate) mod token;
 
-pub mod book;
+pub(crate) mod table;
 
-pub mod desk;
+pub(crate) mod leases;
 
-pub mod apply;
-pub mod settle;
+pub(crate) mod apply;
+pub(crate) mod settle;
 
 use crate::limit::key::encode;
 use crate::limit::{Kind, LeaseId, LimitKey, Overage};
 
-pub use desk::Desk;
-pub use settle::{Report, Used};
+pub(crate) use leases::Leases;
+pub(crate) use settle::{Report, Used};
 
 /// One reserve that was allowed, and what of it a completion can give back.
 #[derive(Debug, Clone, PartialEq, Eq)]

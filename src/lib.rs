@@ -8,6 +8,8 @@ pub mod app;
 pub mod admin;
 pub mod grpc;
 
+pub mod api;
+
 pub mod control;
 pub mod service;
 pub mod admission;
@@ -26,6 +28,7 @@ pub mod retry;
 pub mod limit;
 pub mod telemetry;
 pub mod clock;
+pub mod tasks;
 
 /// For programs that call what Sluice protects; the server doesn't use it.
 pub mod client;

@@ -20,6 +20,10 @@ pub use unit::Unit;
 /// At most this many requirements in one request: one linked chain stays small.
 pub const REQUIREMENTS_MAX: usize = 32;
 
+/// The entry that makes a descriptor a completion, and the metadata that it comes from. Sluice takes that entry for itself:
+/// it matches no limit and marks no retry.
+pub const COMPLETION_ENTRY: &str = "lease_id";
+
 /// How a reservation gives its capacity back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {

@@ -3,7 +3,7 @@
 //! Refuses to know what is said on a connection.
 
 pub mod descriptors;
-pub mod port;
+pub(crate) mod port;
 mod stream;
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use self::port::{Place, Port, SWEEP_INTERVAL};
-pub use self::stream::Stream;
+pub(crate) use self::stream::Stream;
 use crate::clock;
 use crate::config::settings::value::Listen;
 

@@ -1,6 +1,10 @@
-//! What every way in shares: the live snapshot, the decision and the leases.
+//! The use cases, one file each, and what they share: the live snapshot, the decision and the leases.
+//!
+//! Ports call one of these for each call that comes in. Nothing above decides, and nothing here knows the wire.
 
-pub mod complete;
+pub(crate) mod check;
+pub(crate) mod complete;
+pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
 pub mod waiter;
@@ -13,7 +17,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::queue::Queue;
 use crate::admission::Admission;
-use crate::lease::Desk;
+use crate::lease::Leases;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
 
@@ -24,21 +28,23 @@ const LEASE_API: &str = "lease_api";
 pub struct Service {
     pub live: Live,
     pub admission: Admission,
-    pub desk: Desk,
+    pub(crate) leases: Leases,
     pub queue: Queue,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     calls: TaskTracker,
+    /// Of the gRPC port.
+    connections: TaskTracker,
 }
 
 impl Service {
-    pub fn new(live: Live, admission: Admission, desk: Desk, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
-        let (draining, calls) = (AtomicBool::new(false), TaskTracker::new());
+        let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
         let queue = Queue::new(admission.ledger.is_shared());
-        Self { live, admission, desk, queue, metrics, lease_api, draining, calls }
+        Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.
@@ -47,17 +53,27 @@ impl Service {
     }
 
     /// Returns when no call is being worked on.
-    pub async fn finish_calls(&self) {
+    pub(crate) async fn finish_calls(&self) {
         self.calls.close();
         self.calls.wait().await;
     }
 
-    pub fn start_draining(&self) {
+    /// Held by a connection of the gRPC port for as long as it is open.
+    pub(crate) fn connection(&self) -> TaskTrackerToken {
+        self.connections.token()
+    }
+
+    /// How many are open.
+    pub(crate) fn connected(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
     /// Ready to be sent requests; the reason if not.
-    pub fn ready(&self) -> Result<(), String> {
+    pub(crate) fn ready(&self) -> Result<(), String> {
         if self.draining.load(Ordering::Acquire) {
             return Err("draining".to_owned());
         }

@@ -1,5 +1,5 @@
-//! One version of everything that can change while the server runs: the hot files, and what the admin API put beside
-//! them. Taken once per request and replaced whole.
+//! One version of everything that can change while the server runs: what the sources say, and what the admin API put beside
+//! it. Taken once per request and replaced whole.
 
 use std::sync::Arc;
 

@@ -1,261 +1,34 @@
 //! Logs and metrics: how they are set up, and the counters that more than one module touches.
 
-use std::io::IsTerminal;
+mod histogram;
+mod label;
+mod log;
+mod per_limit;
+mod port;
+
 use std::sync::Arc;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::Registry;
 
-/// Label sets that limits with `detailed_metric` may have together; later ones share `other`.
-const DETAILED_LIMITS_MAX: usize = 1000;
-
-/// Of a LimitKey in a label; the rest is cut, because values come from clients.
-const DETAILED_LABEL_BYTES_MAX: usize = 256;
-
-/// Why a request was answered as it was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// It was allowed.
-    Allowed,
-    OverLimit,
-    LimitDecreasing,
-    RetryBudget,
-    QueueFull,
-    NeverFits,
-    /// The ledger failed and `on_failure` decided.
-    BackendError,
-}
-
-impl Reason {
-    /// Those of a denial.
-    const DENIALS: [Reason; 6] = [
-        Reason::OverLimit,
-        Reason::LimitDecreasing,
-        Reason::RetryBudget,
-        Reason::QueueFull,
-        Reason::NeverFits,
-        Reason::BackendError,
-    ];
-
-    /// As in the header `x-sluice-reason`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::Allowed => "",
-            Reason::OverLimit => "over_limit",
-            Reason::LimitDecreasing => "limit_decreasing",
-            Reason::RetryBudget => "retry_budget",
-            Reason::QueueFull => "queue_full",
-            Reason::NeverFits => "never_fits",
-            Reason::BackendError => "backend_error",
-        }
-    }
-}
-
-impl EncodeLabelValue for Reason {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-        EncodeLabelValue::encode(&self.name(), encoder)
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DecisionLabels {
-    domain: String,
-    code: &'static str,
-    reason: Reason,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct LimitLabel {
-    pub limit: String,
-}
-
-/// Where the limit is written: as many as there are rules in the files.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RuleLabel {
-    rule: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitCodeLabels {
-    limit: String,
-    code: &'static str,
-}
-
-/// What became of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LeaseEvent {
-    Reserved,
-    Completed,
-    ExpiredUnseen,
-    VoidedOnCancel,
-    Forged,
-}
-
-impl LeaseEvent {
-    pub const ALL: [LeaseEvent; 5] = [
-        LeaseEvent::Reserved,
-        LeaseEvent::Completed,
-        LeaseEvent::ExpiredUnseen,
-        LeaseEvent::VoidedOnCancel,
-        LeaseEvent::Forged,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            LeaseEvent::Reserved => "reserved",
-            LeaseEvent::Completed => "completed",
-            LeaseEvent::ExpiredUnseen => "expired_unseen",
-            LeaseEvent::VoidedOnCancel => "voided_on_cancel",
-            LeaseEvent::Forged => "forged",
-        }
-    }
-}
-
-/// What became of those who wait for a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum QueueEvent {
-    Joined,
-    /// There was no place.
-    Full,
-    Served,
-    Cancelled,
-    /// Waited as long as a job may.
-    TimedOut,
-    Failed,
-    /// Left without a word: did not pick up what was reserved, or went before it heard of its place.
-    Abandoned,
-}
-
-impl QueueEvent {
-    pub const ALL: [QueueEvent; 7] = [
-        QueueEvent::Joined,
-        QueueEvent::Full,
-        QueueEvent::Served,
-        QueueEvent::Cancelled,
-        QueueEvent::TimedOut,
-        QueueEvent::Failed,
-        QueueEvent::Abandoned,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            QueueEvent::Joined => "joined",
-            QueueEvent::Full => "queue_full",
-            QueueEvent::Served => "reserved",
-            QueueEvent::Cancelled => "cancelled",
-            QueueEvent::TimedOut => "timed_out",
-            QueueEvent::Failed => "failed",
-            QueueEvent::Abandoned => "abandoned",
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventLabel {
-    event: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-/// How the ledger failed to answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LedgerFailure {
-    Unavailable,
-    TimedOut,
-    QueueFull,
-    Full,
-}
-
-impl LedgerFailure {
-    const ALL: [LedgerFailure; 4] =
-        [LedgerFailure::Unavailable, LedgerFailure::TimedOut, LedgerFailure::QueueFull, LedgerFailure::Full];
-
-    fn name(self) -> &'static str {
-        match self {
-            LedgerFailure::Unavailable => "unavailable",
-            LedgerFailure::TimedOut => "timed_out",
-            LedgerFailure::QueueFull => "queue_full",
-            LedgerFailure::Full => "full",
-        }
-    }
-}
-
-/// Why a connection was closed from our side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Closed {
-    /// All places were taken.
-    ForOthers,
-    /// Its answers were not taken.
-    Unread,
-}
-
-impl Closed {
-    const ALL: [(Closed, &'static str); 2] = [(Closed::ForOthers, "for_others"), (Closed::Unread, "unread")];
-}
-
-/// Why a request was turned away before it was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Refused {
-    /// The requests under way held as much as they may.
-    Memory,
-    /// Its body did not come in time.
-    Slow,
-}
-
-impl Refused {
-    const ALL: [(Refused, &'static str); 2] = [(Refused::Memory, "memory"), (Refused::Slow, "slow")];
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PortLabel {
-    port: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PortReasonLabels {
-    port: &'static str,
-    reason: &'static str,
-}
-
-/// One port's counters.
-#[derive(Debug)]
-pub struct PortMetrics {
-    pub connections: Gauge,
-    /// In the order of [`Closed::ALL`].
-    closed: [Counter; Closed::ALL.len()],
-    /// In the order of [`Refused::ALL`].
-    refused: [Counter; Refused::ALL.len()],
-}
-
-impl PortMetrics {
-    pub fn closed(&self, why: Closed) {
-        self.closed[why as usize].inc();
-    }
-
-    pub fn refused(&self, why: Refused) {
-        self.refused[why as usize].inc();
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabel {
-    kind: &'static str,
-}
+pub use self::histogram::Histogram;
+use self::label::{DecisionLabels, EventLabel, KindLabel, ResultLabel, RuleLabel};
+pub use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent, Reason};
+pub use self::log::init_logs;
+use self::per_limit::PerLimit;
+use self::port::Ports;
+pub(crate) use self::port::{Closed, PortMetrics, Refused};
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
 pub struct DomainCounters {
     allowed: Counter,
     allowed_unasked: Counter,
-    /// In the order of [`Reason::DENIALS`].
-    denied: [Counter; Reason::DENIALS.len()],
+    /// In the order of [`Reason::ALL`], without the first, which is no denial.
+    denied: [Counter; Reason::COUNT - 1],
 }
 
 impl DomainCounters {
@@ -268,8 +41,8 @@ impl DomainCounters {
     }
 
     pub fn denied(&self, reason: Reason) {
-        let place = Reason::DENIALS.iter().position(|it| *it == reason);
-        self.denied[place.expect("a denial must have a reason")].inc();
+        let place = (reason as usize).checked_sub(1).expect("a denial must have a reason");
+        self.denied[place].inc();
     }
 }
 
@@ -285,27 +58,24 @@ pub struct Metrics {
     pub ledger_batch_seconds: Histogram,
     pub ledger_queue_depth: Gauge,
     /// In the order of [`LedgerFailure::ALL`].
-    ledger_errors: [Counter; LedgerFailure::ALL.len()],
+    ledger_errors: [Counter; LedgerFailure::COUNT],
     pub memory_records: Gauge,
     pub memory_records_max: Gauge,
     /// In the order of [`LeaseEvent::ALL`]: there from the start, so that a rate can be taken of each.
-    leases: [Counter; LeaseEvent::ALL.len()],
+    leases: [Counter; LeaseEvent::COUNT],
     pub queue_depth: Gauge,
     queue_wait_seconds: Histogram,
     queue_eta_ratio: Histogram,
     /// In the order of [`QueueEvent::ALL`].
-    queue: [Counter; QueueEvent::ALL.len()],
+    queue: [Counter; QueueEvent::COUNT],
     pub retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub limit_used: Family<LimitLabel, Gauge>,
     pub limit_capacity: Family<LimitLabel, Gauge>,
     pub limit_debt: Family<LimitLabel, Gauge>,
-    limit_decisions: Family<LimitCodeLabels, Counter>,
-    detailed_limits: parking_lot::Mutex<ahash::AHashSet<String>>,
+    limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
-    connections: Family<PortLabel, Gauge>,
-    connections_closed: Family<PortReasonLabels, Counter>,
-    requests_refused: Family<PortReasonLabels, Counter>,
+    ports: Ports,
 }
 
 impl Default for Metrics {
@@ -335,12 +105,9 @@ impl Default for Metrics {
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
-            limit_decisions: Family::default(),
-            detailed_limits: parking_lot::Mutex::default(),
+            limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
-            connections: Family::default(),
-            connections_closed: Family::default(),
-            requests_refused: Family::default(),
+            ports: Ports::default(),
         };
         metrics.register();
         metrics
@@ -421,29 +188,11 @@ impl Metrics {
             "Times a limit in shadow mode would have denied",
             self.shadow_denials.clone(),
         );
-        r.register("sluice_connections", "Open connections", self.connections.clone());
-        r.register(
-            "sluice_connections_closed",
-            "Connections closed for others, or because their answers were not taken",
-            self.connections_closed.clone(),
-        );
-        r.register(
-            "sluice_requests_refused",
-            "Requests that held too much or came too slowly to be read",
-            self.requests_refused.clone(),
-        );
+        self.ports.register(r);
     }
 
-    /// There from the start, so that a rate can be taken of each.
-    pub fn port(&self, port: &'static str) -> PortMetrics {
-        let counter = |family: &Family<PortReasonLabels, Counter>, reason| {
-            family.get_or_create_owned(&PortReasonLabels { port, reason })
-        };
-        PortMetrics {
-            connections: self.connections.get_or_create_owned(&PortLabel { port }),
-            closed: Closed::ALL.map(|(_, reason)| counter(&self.connections_closed, reason)),
-            refused: Refused::ALL.map(|(_, reason)| counter(&self.requests_refused, reason)),
-        }
+    pub(crate) fn port(&self, port: &'static str) -> PortMetrics {
+        self.ports.of(port)
     }
 
     pub fn domain(&self, domain: &str) -> Arc<DomainCounters> {
@@ -454,7 +203,7 @@ impl Metrics {
         Arc::new(DomainCounters {
             allowed: counter("OK", Reason::Allowed),
             allowed_unasked: counter("OK", Reason::BackendError),
-            denied: Reason::DENIALS.map(|reason| counter("OVER_LIMIT", reason)),
+            denied: std::array::from_fn(|n| counter("OVER_LIMIT", Reason::ALL[n + 1])),
         })
     }
 
@@ -500,15 +249,7 @@ impl Metrics {
 
     /// Counts an answer of a limit that opted into a label of its own.
     pub fn limit_decided(&self, limit: &str, allowed: bool) {
-        let limit = &limit[..limit.floor_char_boundary(DETAILED_LABEL_BYTES_MAX)];
-        let code = if allowed { "OK" } else { "OVER_LIMIT" };
-        let mut known = self.detailed_limits.lock();
-        if !known.contains(limit) && known.len() < DETAILED_LIMITS_MAX {
-            known.insert(limit.to_owned());
-        }
-        let limit = if known.contains(limit) { limit } else { "other" };
-        drop(known);
-        self.limit_decisions.get_or_create(&LimitCodeLabels { limit: limit.to_owned(), code }).inc();
+        self.limit_decisions.count(limit, allowed);
     }
 
     /// The Prometheus text of everything.
@@ -517,15 +258,4 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
-}
-
-/// Sends logs to standard error, so that standard output stays the addresses.
-pub fn init_logs(json: bool, level: &str) -> Result<(), String> {
-    let filter = tracing_subscriber::EnvFilter::try_new(level).map_err(|error| error.to_string())?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    if json { builder.json().flatten_event(true).try_init() } else { builder.try_init() }
-        .map_err(|error| error.to_string())
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use prost::Message;
-use sluice::grpc::{pb, rls};
+use sluice::api::pb;
+use sluice::grpc::rls;
 
 /// What came of one run.
 #[derive(Debug, Clone, Copy, Default)]

@@ -18,13 +18,13 @@ use crate::listen::port::{Call, Connection};
 use crate::telemetry::Refused;
 
 /// The largest body that any route reads.
-pub const BODY_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// From the end of the headers to the end of the body. Who needs longer wants us to keep what it has sent.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// In front of every route. Reads that have a body are answered without it.
-pub async fn read(request: Request, next: Next) -> Response {
+pub(crate) async fn read(request: Request, next: Next) -> Response {
     let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
         // Routes that a test calls without a connection.
         return next.run(request).await;

@@ -29,7 +29,7 @@ static MACHINE: LazyLock<String> =
     LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
 
 /// Why a call that carries no token is refused, if it is.
-pub fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<ApiError> {
+pub(crate) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<ApiError> {
     if matches!(*method, Method::GET | Method::HEAD) {
         return None;
     }
@@ -52,7 +52,7 @@ pub fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<ApiErr
 }
 
 /// Whether all that a call says of its host names this machine.
-pub fn is_host_ours(uri: &Uri, headers: &HeaderMap) -> bool {
+pub(crate) fn is_host_ours(uri: &Uri, headers: &HeaderMap) -> bool {
     let by_header = match only(headers, header::HOST) {
         Ok(None) => true,
         Ok(Some(host)) => authority(host).is_some_and(|host| is_ours(&host)),

@@ -30,7 +30,7 @@ pub struct LiveOutline {
     pub retry_policy: serde_json::Value,
 }
 
-pub async fn get(
+pub(crate) async fn get(
     State(service): State<Arc<Service>>,
     State(control): State<Arc<Control>>,
 ) -> Json<ConfigView> {
@@ -45,7 +45,7 @@ pub async fn get(
     })
 }
 
-pub async fn limits(State(service): State<Arc<Service>>) -> Json<LiveOutline> {
+pub(crate) async fn limits(State(service): State<Arc<Service>>) -> Json<LiveOutline> {
     let snapshot = service.live.load_full();
     Json(LiveOutline {
         version: snapshot.version,

@@ -23,13 +23,13 @@ use crate::listen::port::Port;
 
 /// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. Longer than
 /// Prometheus leaves its connection alone; a peer that is gone, or never says what it wants, has its place no longer.
-pub const HEADERS_WITHIN: Duration = Duration::from_secs(75);
+pub(crate) const HEADERS_WITHIN: Duration = Duration::from_secs(75);
 
 /// What is read ahead on a connection: a request's headers, or the requests behind the one that is answered.
 const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Serves until `stop`, then lets calls in flight finish. Routes find their `Arc<Connection>` with the request.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: Listener,
     port: Arc<Port>,
     router: Router,

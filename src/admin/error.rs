@@ -1,4 +1,4 @@
-//! Errors of the admin API as JSON: `{"error": …, "detail": …}`.
+//! Errors of the admin API as JSON: `{"error": …, "detail": …}`. Those that both ports have are in [`crate::api::error`].
 
 use std::fmt::Display;
 
@@ -7,10 +7,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 
+use crate::api::error::{INVALID, UNKNOWN_LIMIT, WireError};
 use crate::control::WriteError;
+use crate::service::reserve::ReserveError;
 
 #[derive(Debug)]
-pub struct ApiError {
+pub(crate) struct ApiError {
     status: StatusCode,
     error: String,
     detail: String,
@@ -23,35 +25,43 @@ struct Body<'a> {
 }
 
 impl ApiError {
-    pub fn new(status: StatusCode, error: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { status, error: error.into(), detail: detail.into() }
     }
 
-    pub fn bad_request(error: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(error: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error, detail)
     }
 
-    pub fn not_found(error: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn not_found(error: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, error, detail)
     }
 
-    pub fn internal(error: impl Into<String>, detail: &dyn Display) -> Self {
+    pub(crate) fn internal(error: impl Into<String>, detail: &dyn Display) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, detail.to_string())
     }
+}
 
-    #[cfg(test)]
-    pub fn code(&self) -> &str {
+#[cfg(test)]
+impl ApiError {
+    pub(crate) fn code(&self) -> &str {
         &self.error
     }
+}
 
-    /// From the status that the gRPC port would have given.
-    pub fn from_grpc(status: &tonic::Status) -> Self {
-        let (code, error) = match status.code() {
-            tonic::Code::InvalidArgument => (StatusCode::BAD_REQUEST, "invalid_request"),
-            // Here a ledger that is away is 503; envoyproxy/ratelimit says 400.
-            _ => (StatusCode::SERVICE_UNAVAILABLE, "backend_error"),
-        };
-        Self::new(code, error, status.message())
+impl From<WireError> for ApiError {
+    fn from(error: WireError) -> Self {
+        Self::new(error.http(), error.error, error.detail)
+    }
+}
+
+impl ApiError {
+    /// No limit has this key.
+    pub(crate) fn unknown_limit(key: &str) -> Self {
+        Self::not_found(
+            format!("{UNKNOWN_LIMIT}{key}"),
+            ReserveError::UnknownLimit(key.to_owned()).to_string(),
+        )
     }
 }
 
@@ -61,7 +71,7 @@ impl From<WriteError> for ApiError {
             WriteError::OwnedByFile(_) => (StatusCode::CONFLICT, "owned_by_file"),
             WriteError::TooMany => (StatusCode::CONFLICT, "too_many_limits"),
             WriteError::Unknown => (StatusCode::NOT_FOUND, "unknown_limit_key"),
-            WriteError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
+            WriteError::Invalid(_) => (StatusCode::BAD_REQUEST, INVALID),
             WriteError::NotSaved(_) => (StatusCode::INTERNAL_SERVER_ERROR, "not_saved"),
         };
         Self::new(status, code, error.to_string())
@@ -73,7 +83,7 @@ impl From<BytesRejection> for ApiError {
     fn from(rejection: BytesRejection) -> Self {
         let error = match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => "too_large",
-            _ => "invalid_request",
+            _ => INVALID,
         };
         Self::new(rejection.status(), error, rejection.body_text())
     }
@@ -82,7 +92,7 @@ impl From<BytesRejection> for ApiError {
 /// A part of a path that is no text once it is decoded.
 impl From<PathRejection> for ApiError {
     fn from(rejection: PathRejection) -> Self {
-        Self::new(rejection.status(), "invalid_request", rejection.body_text())
+        Self::new(rejection.status(), INVALID, rejection.body_text())
     }
 }
 

@@ -20,7 +20,7 @@ const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
 
 /// Lets calls through, or not.
 #[derive(Debug, Clone)]
-pub struct Gate {
+pub(crate) struct Gate {
     /// Absent: everybody may.
     token: Option<Arc<Fingerprint>>,
     open_reads: bool,
@@ -42,7 +42,7 @@ impl Fingerprint {
 }
 
 impl Gate {
-    pub fn new(token: Option<&Secret>, open_reads: bool) -> Self {
+    pub(crate) fn new(token: Option<&Secret>, open_reads: bool) -> Self {
         Self { token: token.map(|token| Arc::new(Fingerprint::of(token.expose()))), open_reads }
     }
 
@@ -70,7 +70,7 @@ impl Gate {
 
 /// What a call may do. Routes find it with the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// All that the port can do.
     Full,
     /// See what changes nothing and gives nothing away: no lease token, and no lease is picked up by looking at it.
@@ -86,7 +86,7 @@ fn bearer(request: &Request) -> Option<&str> {
 }
 
 /// In front of every route, also of those that don't exist.
-pub async fn check(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn check(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
     let error = match gate.admit(&request) {
         Ok(access) => {
             request.extensions_mut().insert(access);

@@ -11,7 +11,8 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
 use super::error::ApiError;
-use crate::grpc::{pb, rls};
+use crate::api::error::{INVALID, WireError};
+use crate::api::{check, pb};
 use crate::service::Service;
 
 struct Descriptors {
@@ -29,14 +30,13 @@ static DESCRIPTORS: LazyLock<Descriptors> = LazyLock::new(|| {
     Descriptors { request: message("RateLimitRequest"), response: message("RateLimitResponse") }
 });
 
-pub async fn post(
+pub(crate) async fn post(
     State(service): State<Arc<Service>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let request = parse(&body?)?;
-    let response = rls::should_rate_limit(&service, &request, None)
-        .await
-        .map_err(|status| ApiError::from_grpc(&status))?;
+    let checked = service.check(check::parse(&request, None)?).await.map_err(WireError::from)?;
+    let response = check::response(checked);
     let status = match response.overall_code() {
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,
@@ -48,7 +48,7 @@ pub async fn post(
 
 fn parse(body: &[u8]) -> Result<pb::RateLimitRequest, ApiError> {
     let bad = |error: &dyn std::fmt::Display| {
-        ApiError::bad_request("invalid_request", format!("not a RateLimitRequest in proto3 JSON: {error}"))
+        ApiError::bad_request(INVALID, format!("not a RateLimitRequest in proto3 JSON: {error}"))
     };
     let mut json = serde_json::Deserializer::from_slice(body);
     let message = DynamicMessage::deserialize(DESCRIPTORS.request.clone(), &mut json).map_err(|e| bad(&e))?;

@@ -1,8 +1,8 @@
 //! The lease API as JSON: the messages of `sluice.v1.LeaseService`.
 //!
-//! 200 for every decision, also "no": a client library that repeats a 429 by itself would repeat a lease_id that stays
-//! denied. A reserve with `"queue": true` that has to wait is 202, and 429 if there is no place left. 400 for a request that can't succeed, 503 when the ledger can't be asked. Batches are 200, each item has its own
-//! error.
+//! 200 for every decision, also "no". A reserve with `"queue": true` that has to wait is 202, and 429 if there is no place
+//! left. 400 for a request that can't succeed, 503 when the ledger can't be asked. Batches are 200, each item has its own
+//! error. What the messages mean is in [`crate::api::lease`].
 
 use std::sync::Arc;
 
@@ -17,32 +17,40 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 use super::gate::Access;
 use crate::admission::Denial;
-use crate::clock;
-use crate::grpc::lease::{self, BACKEND, INVALID, UNKNOWN_LIMIT};
-use crate::grpc::pb::lease as pb;
+use crate::api::REQUEST_ID;
+use crate::api::error::{BACKEND, WireError};
+use crate::api::lease::{self, ReserveAnswer, ReserveBatch};
+use crate::api::pb::lease as pb;
 use crate::grpc::queue::{self, NOT_IN_LINE, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
-use crate::grpc::rls::REQUEST_ID;
-use crate::lease::book::State as LeaseState;
+use crate::lease::Held;
+use crate::lease::table::LeaseState;
 use crate::limit::LeaseId;
-use crate::retry::eta;
 use crate::service::Service;
+use crate::service::complete::CompleteError;
+use crate::service::inspect::LeaseView;
 use crate::service::queue::Left;
+use crate::service::reserve::ReserveError;
 use crate::telemetry::Reason;
 
-pub async fn reserve(State(service): State<Arc<Service>>, headers: HeaderMap, body: Bytes) -> Response {
-    let (request, may_wait) = match parse_reserve(&body) {
-        Ok(parsed) => parsed,
-        Err(detail) => {
-            let error = INVALID.to_owned();
-            let answer = pb::ReserveResponse { error, detail, ..Default::default() };
-            return (StatusCode::BAD_REQUEST, Json(answer)).into_response();
+pub(crate) async fn reserve(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let (outcome, request);
+    match parse_reserve(&body) {
+        Err(detail) => outcome = Err(ReserveError::Invalid(detail)),
+        Ok((parsed, true)) => return queue_reserve(&service, &parsed, request_id(&headers)).await,
+        Ok((parsed, false)) => {
+            request = parsed;
+            outcome = match lease::parse_reserve(&request, request_id(&headers)) {
+                Ok(ask) => service.reserve(&ask).await,
+                Err(error) => Err(error),
+            };
         }
-    };
-    if may_wait {
-        return queue_reserve(&service, &request, request_id(&headers)).await;
     }
-    let (answer, denial) = lease::reserve(&service, &request, request_id(&headers)).await;
-    (status_of(&answer.error), denial.as_ref().map(denial_headers), Json(answer)).into_response()
+    let ReserveAnswer { message, http, denial } = lease::reserve_answer(outcome);
+    (http, denial.as_ref().map(denial_headers), Json(message)).into_response()
 }
 
 /// The body of a reserve, and whether it has `"queue": true`.
@@ -64,7 +72,9 @@ async fn queue_reserve(service: &Arc<Service>, request: &pb::ReserveRequest, nam
         return (code, denial_headers(&denial), Json(answer)).into_response();
     }
     if !answer.error.is_empty() && answer.state.is_empty() {
-        return (status_of(&answer.error), Json(answer)).into_response();
+        let http =
+            if answer.error == BACKEND { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
+        return (http, Json(answer)).into_response();
     }
     followed(answer)
 }
@@ -76,7 +86,7 @@ fn followed(answer: pb::LeaseStatus) -> Response {
 }
 
 /// Leaves the line.
-pub async fn leave(
+pub(crate) async fn leave(
     State(service): State<Arc<Service>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
@@ -92,33 +102,43 @@ fn unknown(id: &str) -> ApiError {
     ApiError::not_found(UNKNOWN_LEASE, format!("{id}: {UNKNOWN_LEASE_DETAIL}"))
 }
 
-pub async fn complete(State(service): State<Arc<Service>>, body: Bytes) -> Response {
-    let answer = match parse(&body) {
-        Ok(request) => lease::complete(&service, &request).await,
-        Err(detail) => pb::CompleteResponse { ok: false, error: INVALID.to_owned(), detail },
+pub(crate) async fn complete(State(service): State<Arc<Service>>, body: Bytes) -> Response {
+    let request = parse(&body);
+    let completion = match &request {
+        Ok(request) => lease::parse_complete(request),
+        Err(detail) => Err(CompleteError::Invalid(detail.clone())),
     };
-    (status_of(&answer.error), Json(answer)).into_response()
+    let outcome = match completion {
+        Ok(completion) => service.complete(&completion).await,
+        Err(error) => Err(error),
+    };
+    let (message, http) = lease::complete_answer(outcome);
+    (http, Json(message)).into_response()
 }
 
-pub async fn reserve_batch(
+pub(crate) async fn reserve_batch(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let batch = parse(&body).map_err(invalid)?;
-    let answer = lease::reserve_batch(&service, &batch, request_id(&headers)).await.map_err(invalid)?;
-    Ok(Json(answer).into_response())
+    let message = parse(&body).map_err(WireError::invalid)?;
+    let batch = ReserveBatch::parse(&message, request_id(&headers))?;
+    let outcomes = service.reserve_batch(batch.asks()).await;
+    Ok(Json(lease::reserve_batch_response(outcomes)).into_response())
 }
 
-pub async fn complete_batch(State(service): State<Arc<Service>>, body: Bytes) -> Result<Response, ApiError> {
-    let batch = parse(&body).map_err(invalid)?;
-    let answer = lease::complete_batch(&service, &batch).await.map_err(invalid)?;
-    Ok(Json(answer).into_response())
+pub(crate) async fn complete_batch(
+    State(service): State<Arc<Service>>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let message = parse(&body).map_err(WireError::invalid)?;
+    let outcomes = service.complete_batch(lease::parse_complete_batch(&message)?).await;
+    Ok(Json(lease::complete_batch_response(outcomes)).into_response())
 }
 
-/// A lease as this instance has it in its book.
+/// A lease as this instance has it in its table.
 #[derive(Serialize)]
-struct LeaseView {
+struct LeaseBody {
     lease_id: String,
     /// While it is reserved.
     lease_token: Option<String>,
@@ -127,11 +147,11 @@ struct LeaseView {
     reserved_at_unix_ms: u64,
     age_ms: u64,
     elapsed_seconds: u64,
-    requirements: Vec<RequirementView>,
+    requirements: Vec<RequirementBody>,
 }
 
 #[derive(Serialize)]
-struct RequirementView {
+struct RequirementBody {
     key: String,
     kind: &'static str,
     amount: u64,
@@ -139,7 +159,7 @@ struct RequirementView {
     expires_in_ms: u64,
 }
 
-pub async fn one(
+pub(crate) async fn one(
     State(service): State<Arc<Service>>,
     Extension(access): Extension<Access>,
     method: Method,
@@ -155,51 +175,43 @@ pub async fn one(
         }
         return Ok(followed(status));
     }
-    let view = service.desk.view(&id).ok_or_else(|| unknown(&id))?;
-    let lease = view.lease;
-    let age_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
-    let (state, retry_after) = match view.state {
-        LeaseState::Open => ("reserved", eta::elapsed_or_default(&service.live.load().retry.queue, age_ms)),
-        LeaseState::Completed => ("completed", 0),
-    };
-    let requirement = |held: &crate::lease::Held| RequirementView {
-        key: held.key.to_string(),
-        kind: held.kind.name(),
-        amount: held.amount,
-        expires_in_ms: held.lifetime_ms().saturating_sub(age_ms),
-    };
-    let view = LeaseView {
-        lease_id: id,
-        lease_token: if is_holder && state == "reserved" { service.desk.token(&lease) } else { None },
-        state,
-        job_id: Some(view.job_id).filter(|id| !id.is_empty()),
-        reserved_at_unix_ms: lease.reserved_at_unix_ms,
-        age_ms,
-        elapsed_seconds: age_ms / 1000,
-        requirements: lease.held.iter().map(requirement).collect(),
-    };
-    Ok(([(header::RETRY_AFTER, retry_after.to_string())], Json(view)).into_response())
+    let mut view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    view.token.take_if(|_| !is_holder);
+    let retry_after = view.look_again_seconds.to_string();
+    Ok(([(header::RETRY_AFTER, retry_after)], Json(LeaseBody::new(id, view))).into_response())
+}
+
+impl LeaseBody {
+    fn new(lease_id: String, view: LeaseView) -> Self {
+        let state = match view.state {
+            LeaseState::Open => "reserved",
+            LeaseState::Completed => "completed",
+        };
+        let requirement = |held: &Held| RequirementBody {
+            key: held.key.to_string(),
+            kind: held.kind.name(),
+            amount: held.amount,
+            expires_in_ms: view.expires_in_ms(held),
+        };
+        Self {
+            lease_id,
+            state,
+            reserved_at_unix_ms: view.lease.reserved_at_unix_ms,
+            age_ms: view.age_ms,
+            elapsed_seconds: view.age_ms / 1000,
+            requirements: view.lease.held.iter().map(requirement).collect(),
+            lease_token: view.token,
+            job_id: Some(view.job_id).filter(|id| !id.is_empty()),
+        }
+    }
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-fn invalid(detail: String) -> ApiError {
-    ApiError::bad_request(INVALID, detail)
-}
-
 fn request_id(headers: &HeaderMap) -> Option<&str> {
     headers.get(REQUEST_ID)?.to_str().ok().filter(|id| !id.is_empty())
-}
-
-fn status_of(error: &str) -> StatusCode {
-    match error {
-        INVALID => StatusCode::BAD_REQUEST,
-        BACKEND => StatusCode::SERVICE_UNAVAILABLE,
-        other if other.starts_with(UNKNOWN_LIMIT) => StatusCode::BAD_REQUEST,
-        _ => StatusCode::OK,
-    }
 }
 
 fn denial_headers(denial: &Denial) -> HeaderMap {

@@ -33,11 +33,11 @@ impl PolicyView {
     }
 }
 
-pub async fn get(State(service): State<Arc<Service>>) -> Json<PolicyView> {
+pub(crate) async fn get(State(service): State<Arc<Service>>) -> Json<PolicyView> {
     PolicyView::of(&service)
 }
 
-pub async fn put(
+pub(crate) async fn put(
     State(service): State<Arc<Service>>,
     State(control): State<Arc<Control>>,
     body: Result<Bytes, BytesRejection>,
@@ -47,7 +47,7 @@ pub async fn put(
     Ok(PolicyView::of(&service))
 }
 
-pub async fn delete(
+pub(crate) async fn delete(
     State(service): State<Arc<Service>>,
     State(control): State<Arc<Control>>,
 ) -> Result<Json<PolicyView>, ApiError> {

@@ -9,7 +9,7 @@ use crate::limit::Kind;
 use crate::registry::{Level, Node, Rule, Target};
 use crate::service::Service;
 
-pub async fn get(State(service): State<Arc<Service>>) -> String {
+pub(crate) async fn get(State(service): State<Arc<Service>>) -> String {
     let snapshot = service.live.load_full();
     let mut lines = Vec::new();
     let registry = &snapshot.registry;

@@ -121,7 +121,8 @@ impl Decision {
 }
 
 impl Status {
-    fn bare() -> Self {
+    /// That of a descriptor that no limit applies to.
+    pub(crate) fn bare() -> Self {
         Self { code: Code::Ok, limit: None, remaining: 0, reset_ms: None }
     }
 }

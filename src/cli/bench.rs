@@ -16,8 +16,8 @@ use tonic::transport::Channel;
 
 use super::try_it::{connect, request};
 use super::{BenchArgs, complain};
+use crate::api::pb;
 use crate::clock;
-use crate::grpc::pb;
 
 /// What one caller, or all of them, saw.
 #[derive(Debug, Default)]

@@ -60,7 +60,7 @@ async fn serve(options: Options) -> anyhow::Result<ExitCode> {
     // Before anything is promised, so that a signal is never missed.
     let mut stop = Stop::new().context("signals can't be watched")?;
     let ledger = options.loaded.settings.ledger.uri.clone();
-    let mut app = App::start(options).await?;
+    let app = App::start(options).await?;
     let addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
     // A script that only wanted the first line may have closed the pipe: that is no reason to stop.
     let _ = std::io::stdout().write_all(addresses.as_bytes()).and_then(|()| std::io::stdout().flush());

@@ -9,8 +9,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use tonic::transport::{Channel, Endpoint};
 
 use super::{TryArgs, complain};
+use crate::api::pb;
 use crate::config::settings::value::Listen;
-use crate::grpc::pb;
 
 /// Nobody waits longer for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

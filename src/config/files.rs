@@ -5,65 +5,50 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::problem::Problem;
+use super::source::{Content, Document};
 use super::yaml::FILE_BYTES_MAX;
 
-/// A file and what was in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceFile {
-    /// The path as the user gave it.
-    pub name: String,
-    pub text: String,
-}
-
-/// The hot files of a directory as they are now. Two of them are equal exactly if nothing was edited in between.
+/// The hot files of a directory as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Sources {
-    /// By name.
-    pub limits: Vec<SourceFile>,
-    pub retry_policy: Option<SourceFile>,
+pub struct Files {
+    pub content: Arc<Content>,
     /// There is no `limits/`, which is not the same as an empty one: a mount may have been lost.
     pub limits_missing: bool,
-    /// What could not be read.
-    pub problems: Vec<Problem>,
 }
 
-impl Sources {
+impl Files {
     /// Reads `limits/*.yaml`, `limits/*.yml` and `retry_policy.yaml` of `dir`. Each may be missing; `dir` may not.
     pub fn read(dir: &Path) -> Self {
-        let mut sources = Self::default();
+        let mut content = Content::default();
         if let Err(problem) = check_dir(dir) {
-            sources.problems.push(problem);
-            return sources;
+            content.problems.push(problem);
+            return Self { content: Arc::new(content), limits_missing: false };
         }
-        sources.limits_missing = fs::symlink_metadata(dir.join("limits")).is_err();
+        let limits_missing = fs::symlink_metadata(dir.join("limits")).is_err();
         match list_limits(&dir.join("limits")) {
             Ok(paths) => {
                 for path in paths {
                     match read_file(&path) {
-                        Ok(file) => sources.limits.extend(file),
-                        Err(problem) => sources.problems.push(problem),
+                        Ok(file) => content.limits.extend(file),
+                        Err(problem) => content.problems.push(problem),
                     }
                 }
             }
-            Err(problem) => sources.problems.push(problem),
+            Err(problem) => content.problems.push(problem),
         }
         match read_file(&dir.join("retry_policy.yaml")) {
-            Ok(file) => sources.retry_policy = file,
-            Err(problem) => sources.problems.push(problem),
+            Ok(file) => content.retry_policy = file,
+            Err(problem) => content.problems.push(problem),
         }
-        sources
-    }
-
-    /// The names of all files.
-    pub fn names(&self) -> Vec<String> {
-        self.limits.iter().chain(&self.retry_policy).map(|file| file.name.clone()).collect()
+        Self { content: Arc::new(content), limits_missing }
     }
 }
 
 /// `sluice.yaml` of `dir`, if there is one.
-pub fn read_settings(dir: &Path) -> Result<Option<SourceFile>, Problem> {
+pub fn read_settings(dir: &Path) -> Result<Option<Document>, Problem> {
     check_dir(dir)?;
     read_file(&dir.join("sluice.yaml"))
 }
@@ -102,7 +87,7 @@ fn list_limits(dir: &Path) -> Result<Vec<PathBuf>, Problem> {
 }
 
 /// A file as text; `None` if it isn't there.
-fn read_file(path: &Path) -> Result<Option<SourceFile>, Problem> {
+fn read_file(path: &Path) -> Result<Option<Document>, Problem> {
     let cannot = |error| problem(path, format!("can't be read: {error}"));
     let found = match fs::metadata(path) {
         // A link that leads nowhere is there, and a mistake.
@@ -122,7 +107,7 @@ fn read_file(path: &Path) -> Result<Option<SourceFile>, Problem> {
         return Err(problem(path, format!("is longer than {FILE_BYTES_MAX} bytes")));
     }
     let text = String::from_utf8(bytes).map_err(|error| not_utf8(path, &error))?;
-    Ok(Some(SourceFile { name: path.display().to_string(), text }))
+    Ok(Some(Document { name: path.display().to_string(), text }))
 }
 
 fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Problem {

@@ -17,8 +17,8 @@ use ahash::AHashMap;
 use self::descriptor::Reader;
 use self::named::NamedLimits;
 use super::decode::{At, Fields, Sink};
-use super::files::SourceFile;
 use super::problem::{Problem, Problems};
+use super::source::Document;
 use super::tree::Value;
 use super::yaml;
 use crate::limit::{LimitKey, LimitSpec, Origin};
@@ -35,9 +35,9 @@ pub struct LoadedLimits {
 }
 
 /// Reads limits from texts. A named limit that `previous` has too keeps its account.
-pub fn load_limits(files: &[SourceFile], previous: Option<&Registry>) -> Result<LoadedLimits, Vec<Problem>> {
+pub fn load_limits(files: &[Document], previous: Option<&Registry>) -> Result<LoadedLimits, Vec<Problem>> {
     let mut problems = Problems::default();
-    let registry = read(files, previous, &mut problems);
+    let registry = read(&files.iter().collect::<Vec<_>>(), previous, &mut problems);
     let files = files.iter().map(|file| file.name.clone()).collect();
     problems.finish().map(|warnings| LoadedLimits { registry, files, warnings })
 }
@@ -55,7 +55,7 @@ pub fn limit_from_json(json: &serde_json::Value, file: &str) -> Result<(LimitKey
 }
 
 /// The same for a caller that has more to read. Worthless if there were mistakes.
-pub(super) fn read(files: &[SourceFile], previous: Option<&Registry>, problems: &mut Problems) -> Registry {
+pub(super) fn read(files: &[&Document], previous: Option<&Registry>, problems: &mut Problems) -> Registry {
     let sinks: Vec<Sink> = files.iter().map(|file| Sink::new(&file.name)).collect();
     let registry = {
         let trees: Vec<Option<Value<'_>>> =

@@ -4,9 +4,9 @@
 //! fields are led back to their lines.
 
 use super::decode::{At, Fields, Sink};
-use super::files::SourceFile;
 use super::problem::{Problem, Problems};
 use super::shape::Shape;
+use super::source::Document;
 use super::tree::Value;
 use super::yaml;
 use crate::retry::policy::{Budget, ConcurrencyHint, ElapsedStep, Queue, RetryPolicy, RollingHint};
@@ -51,14 +51,14 @@ static BUDGET: Shape = Shape {
 };
 
 /// The policy of a file; the defaults if there is none, and for what it leaves out.
-pub fn load_retry_policy(file: Option<&SourceFile>) -> Result<RetryPolicy, Vec<Problem>> {
+pub fn load_retry_policy(file: Option<&Document>) -> Result<RetryPolicy, Vec<Problem>> {
     let mut problems = Problems::default();
     let policy = read(file, &mut problems);
     problems.finish().map(|_| policy)
 }
 
 /// The same for a caller that has more to read. Worthless if there were mistakes.
-pub(super) fn read(file: Option<&SourceFile>, problems: &mut Problems) -> RetryPolicy {
+pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> RetryPolicy {
     let mut policy = RetryPolicy::default();
     let Some(file) = file else { return policy };
     let sink = Sink::new(&file.name);

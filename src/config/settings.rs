@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, TransferIds};
 use super::decode::{At, Fields, Sink};
-use super::files::SourceFile;
 use super::problem::{Problem, Problems};
 use super::shape::Shape;
+use super::source::Document;
 use super::tree::Data;
 use super::yaml;
 
@@ -29,6 +29,9 @@ const QUEUE_MAX: u64 = 1 << 24;
 /// Leases or keys that may be remembered: a hundred million are some tens of gigabytes.
 const REMEMBERED_MAX: u64 = 100_000_000;
 
+/// Whoever routes to us looks more often than once in ten minutes.
+const DRAIN_WAIT_SECONDS_MAX: u64 = 600;
+
 /// Everything `sluice.yaml` can say.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
@@ -37,6 +40,7 @@ pub struct Settings {
     pub ledger: Ledger,
     pub leases: Leases,
     pub limits: Limits,
+    pub drain: Drain,
     pub log: Log,
 }
 
@@ -85,6 +89,12 @@ pub struct Limits {
     pub dynamic_keys_max: usize,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    /// Between the fall of readiness and the close of the gRPC port, while anybody is connected to it.
+    pub wait_seconds: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
     pub format: LogFormat,
@@ -128,13 +138,22 @@ impl Default for Limits {
     }
 }
 
+impl Default for Drain {
+    fn default() -> Self {
+        Self { wait_seconds: 3 }
+    }
+}
+
 fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &LOG];
-static FILE: Shape =
-    Shape { name: "the file", keys: &["grpc", "admin", "ledger", "leases", "limits", "log"], family: FAMILY };
+static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG];
+static FILE: Shape = Shape {
+    name: "the file",
+    keys: &["grpc", "admin", "ledger", "leases", "limits", "drain", "log"],
+    family: FAMILY,
+};
 static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
@@ -146,17 +165,18 @@ static LEDGER: Shape = Shape {
 static LEASES: Shape =
     Shape { name: "`leases`", keys: &["secrets", "secrets_file", "book_max"], family: FAMILY };
 static LIMITS: Shape = Shape { name: "`limits`", keys: &["dynamic_keys_max"], family: FAMILY };
+static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: FAMILY };
 static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
 
 /// The settings of a file; the defaults if there is none, and for what it leaves out. And warnings.
-pub fn load_settings(file: Option<&SourceFile>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+pub fn load_settings(file: Option<&Document>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     let mut problems = Problems::default();
     let settings = read(file, &mut problems);
     problems.finish().map(|warnings| (settings, warnings))
 }
 
 /// The same for a caller that has more to read. Worthless if there were mistakes.
-pub(super) fn read(file: Option<&SourceFile>, problems: &mut Problems) -> Settings {
+pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> Settings {
     let mut settings = Settings::default();
     let Some(file) = file else { return settings };
     let sink = Sink::new(&file.name);
@@ -190,6 +210,9 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     }
     if let Some(fields) = fields.map("limits", &LIMITS) {
         set(&mut settings.limits.dynamic_keys_max, count(&fields, "dynamic_keys_max", REMEMBERED_MAX));
+    }
+    if let Some(fields) = fields.map("drain", &DRAIN) {
+        set(&mut settings.drain.wait_seconds, fields.whole("wait_seconds", 0..=DRAIN_WAIT_SECONDS_MAX));
     }
     if let Some(fields) = fields.map("log", &LOG) {
         set(&mut settings.log.format, fields.parsed("format"));

@@ -52,33 +52,14 @@ pub fn nearest<'w>(typed: &str, words: &[&'w str]) -> Option<&'w str> {
     let letters = letters_of(typed);
     let (word, distance) = words
         .iter()
-        .map(|&word| (word, distance(&letters, &letters_of(word))))
+        .map(|&word| (word, strsim::osa_distance(&letters, &letters_of(word))))
         .min_by_key(|&(_, distance)| distance)?;
-    (distance <= letters.len().min(word.len()) / 3).then_some(word)
+    (distance <= letters.chars().count().min(word.len()) / 3).then_some(word)
 }
 
 /// `rateLimit`, `rate-limit` and `rate_limit` are one word.
-fn letters_of(word: &str) -> Vec<char> {
+fn letters_of(word: &str) -> String {
     word.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
-}
-
-/// Insertions, deletions, replacements and swaps of neighbours between two words.
-fn distance(a: &[char], b: &[char]) -> usize {
-    let mut before_last: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = replaced.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(before_last[j - 2] + 1);
-            }
-            row.push(best);
-        }
-        before_last = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
 }
 
 #[cfg(test)]

@@ -28,8 +28,8 @@ fn refused(dir: &Path) -> String {
     }
 }
 
-fn names(sources: &Sources) -> Vec<&str> {
-    sources.limits.iter().filter_map(|file| file.name.rsplit('/').next()).collect()
+fn names(files: &Files) -> Vec<&str> {
+    files.content.limits.iter().filter_map(|file| file.name.rsplit('/').next()).collect()
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn only_yaml_directly_in_limits_is_read_by_name() {
         ("other.yaml", "nonsense: ["),
         ("retry_policy.yaml", "retry_policy: {decreasing_ms: 5}"),
     ]);
-    let sources = Sources::read(dir.path());
-    assert_eq!((names(&sources), sources.problems.len()), (vec!["a.yml", "b.yaml"], 0));
+    let files = Files::read(dir.path());
+    assert_eq!((names(&files), files.content.problems.len()), (vec!["a.yml", "b.yaml"], 0));
     let loaded = load(Some(dir.path())).unwrap();
     assert_eq!(loaded.hot.files.len(), 3);
     assert_eq!(loaded.hot.retry_policy.decreasing_ms, 5);
@@ -80,12 +80,12 @@ fn a_config_map_is_read_through_its_links() {
     let limits = dir.path().join("limits");
     symlink("..2024", limits.join("..data")).unwrap();
     symlink("..data/a.yaml", limits.join("a.yaml")).unwrap();
-    let before = Sources::read(dir.path());
-    assert_eq!((names(&before), &*before.limits[0].text), (vec!["a.yaml"], "domain: first"));
-    assert_eq!(Sources::read(dir.path()), before);
+    let before = Files::read(dir.path());
+    assert_eq!((names(&before), &*before.content.limits[0].text), (vec!["a.yaml"], "domain: first"));
+    assert_eq!(Files::read(dir.path()), before);
     symlink("..2025", limits.join("..tmp")).unwrap();
     fs::rename(limits.join("..tmp"), limits.join("..data")).unwrap();
-    assert_eq!(Sources::read(dir.path()).limits[0].text, "domain: second");
+    assert_eq!(Files::read(dir.path()).content.limits[0].text, "domain: second");
     fs::remove_file(limits.join("..data")).unwrap();
     assert!(refused(dir.path()).starts_with("limits/a.yaml: can't be read: "));
 }
@@ -132,7 +132,7 @@ proptest! {
     fn any_text_is_loaded_or_refused(
         text in "((grpc|admin|ledger|leases|retry_policy|rolling|queue|elapsed|uri|secrets)|[-:,{}\\[\\] \n0-9.'~]){0,40}",
     ) {
-        let file = SourceFile { name: "f".into(), text };
+        let file = Document { name: "f".into(), text };
         let _ = load_settings(Some(&file));
         let _ = load_retry_policy(Some(&file));
     }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use ahash::{AHashMap, AHashSet};
-use serde_saphyr::granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::tree::{Data, Entry, Value};
 

@@ -1,12 +1,14 @@
-//! Files and the admin API put together, without doing anything about it.
+//! What the sources say and what the admin API made, put together, without doing anything about it.
 
 use std::sync::Arc;
 
-use crate::config::{Hot, Problem, retry_policy_from_json};
+use crate::config::{self, Content, Hot, Problem, retry_policy_from_json};
 use crate::limit::{Account, LimitKey};
+use crate::registry::changes::{self, Change};
+use crate::registry::outline::Outline;
 use crate::registry::{NamedLimit, Registry};
 use crate::retry::policy::RetryPolicy;
-use crate::snapshot::PolicyOverride;
+use crate::snapshot::{PolicyOverride, Snapshot};
 use crate::state::State;
 
 /// What a snapshot is made of.
@@ -15,12 +17,27 @@ pub struct Composed {
     /// With the limits of the API in its registry.
     pub hot: Hot,
     pub retry_override: Option<PolicyOverride>,
-    /// Limits of the API that a file has now.
+    /// Limits of the API that a source has now.
     pub taken_over: Vec<LimitKey>,
 }
 
-/// Puts what the admin API made beside what the files say. Fails only if an override doesn't fit the files.
-pub fn compose(mut hot: Hot, state: &State, before: Option<&Registry>) -> Result<Composed, Vec<Problem>> {
+/// What all sources say, with what the admin API made beside it, and what that changes in what is live. Fails with every
+/// problem of every source; a domain that two of them have is one.
+pub(super) fn compose(
+    contents: &[Arc<Content>],
+    state: &State,
+    live: &Snapshot,
+) -> Result<(Composed, Vec<Change>), Vec<Problem>> {
+    let contents: Vec<&Content> = contents.iter().map(Arc::as_ref).collect();
+    let hot = config::load_hot(&contents, Some(&live.registry))?;
+    let composed = with_api(hot, state, Some(&live.registry))?;
+    let mut changes = changes::between(&Outline::of(&live.registry), &Outline::of(&composed.hot.registry));
+    changes.extend(changes::of_policy(&as_json(&live.file_retry), &as_json(&composed.hot.retry_policy)));
+    Ok((composed, changes))
+}
+
+/// Puts what the admin API made beside what the sources say. Fails only if an override doesn't fit.
+pub fn with_api(mut hot: Hot, state: &State, before: Option<&Registry>) -> Result<Composed, Vec<Problem>> {
     let retry_override = match &state.retry_override {
         Some(patch) => Some(policy_override(patch.clone(), &hot.retry_policy)?),
         None => None,
@@ -38,9 +55,17 @@ pub fn compose(mut hot: Hot, state: &State, before: Option<&Registry>) -> Result
 }
 
 /// A patch over a policy.
-pub fn policy_override(patch: serde_json::Value, file: &RetryPolicy) -> Result<PolicyOverride, Vec<Problem>> {
+pub(super) fn policy_override(
+    patch: serde_json::Value,
+    file: &RetryPolicy,
+) -> Result<PolicyOverride, Vec<Problem>> {
     let named = |problem: Problem| Problem { file: Arc::from("PUT /v1/retry-policy"), ..problem };
     let policy = retry_policy_from_json(&patch, file)
         .map_err(|problems| problems.into_iter().map(named).collect::<Vec<_>>())?;
     Ok(PolicyOverride { patch, policy })
+}
+
+/// A policy for comparing and showing. It is plain data, so that this can't fail.
+pub fn as_json(policy: &RetryPolicy) -> serde_json::Value {
+    serde_json::to_value(policy).unwrap_or_default()
 }

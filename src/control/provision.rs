@@ -63,7 +63,7 @@ impl Control {
         let ledger = &self.service.admission.ledger;
         ledger.ready().map_err(LedgerError::Unavailable)?;
         let live = self.live();
-        let remembered: Vec<LimitKey> = self.state.lock().await.decreasing().cloned().collect();
+        let remembered: Vec<LimitKey> = self.owned.lock().await.state.decreasing().cloned().collect();
         let remembered = remembered.iter().filter_map(|key| self.resolve(key)).map(|limit| limit.want());
         let mut wants: Vec<Want> =
             live.registry.named().map(|limit| limit.want()).chain(remembered).filter(is_unready).collect();
@@ -81,7 +81,7 @@ impl Control {
 
     /// Forgets those that have arrived, and those that nothing defines any more.
     async fn look_at_decreasing(&self) -> Result<(), LedgerError> {
-        let mut state = self.state.lock().await;
+        let state = &mut self.owned.lock().await.state;
         let keys: Vec<LimitKey> = state.decreasing().cloned().collect();
         if keys.is_empty() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Control {
             };
         }
         if different {
-            self.remember(&mut state, next).await;
+            self.remember(state, next).await;
         }
         Ok(())
     }
@@ -110,8 +110,8 @@ impl Control {
     pub async fn remember_capacity(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<CapacityEvent>) {
         let mut gathered = Vec::new();
         while events.recv_many(&mut gathered, EVENTS_PER_WRITE).await > 0 {
-            let mut state = self.state.lock().await;
-            let mut next = state.clone();
+            let mut owned = self.owned.lock().await;
+            let mut next = owned.state.clone();
             let mut different = false;
             for event in gathered.drain(..) {
                 let (CapacityEvent::Decreasing { key, .. } | CapacityEvent::Settled { key, .. }) = &event;
@@ -119,11 +119,13 @@ impl Control {
                 different |= next.note(&event, limit.as_ref().map(|limit| &limit.spec));
             }
             if different {
-                self.remember(&mut state, next).await;
+                self.remember(&mut owned.state, next).await;
             }
-            drop(state);
+            drop(owned);
             tokio::time::sleep(WRITE_INTERVAL).await;
         }
+        // A ledger that changes capacities at once has nothing to tell.
+        std::future::pending().await
     }
 
     /// Nobody waits for this: if it can't be saved, a restart begins the change anew when it is next asked for.

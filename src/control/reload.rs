@@ -1,60 +1,74 @@
-//! The files are different: they go live whole, or everything that is wrong with them is said and nothing changes.
+//! A source says something else: it goes live whole, or everything that is wrong with it is said and nothing changes.
+
+use std::sync::Arc;
 
 use super::compose::{Composed, compose};
-use super::{Control, Health};
+use super::sources::SourceName;
+use super::{Control, Health, Owned};
 use crate::clock;
-use crate::config::{self, Problem, Sources};
+use crate::config::{Content, Problem};
 use crate::registry::changes::{self, Change};
-use crate::registry::outline::Outline;
-use crate::retry::policy::RetryPolicy;
 use crate::snapshot::Snapshot;
-use crate::state::State;
 
 /// Changes that one log line names. The rest are counted; `GET /v1/config/limits` has all.
 const CHANGES_LOGGED_MAX: usize = 100;
 
-/// Files that may go live.
-struct Prepared {
-    composed: Composed,
-    changes: Vec<Change>,
-}
-
 impl Control {
-    pub async fn reload(&self, sources: Sources) {
-        let mut state = self.state.lock().await;
-        let (live, known) = (self.live(), state.clone());
+    /// What a source says now, all of it, goes live together with what is live of the others; or, if anything is wrong,
+    /// every problem is reported and nothing changes.
+    pub async fn update(&self, source: SourceName, content: Arc<Content>) -> Result<(), Vec<Problem>> {
+        let mut owned = self.owned.lock().await;
+        self.try_update(&mut owned, source, content).await?;
+        // It may have stood in the way of another source.
+        self.retry_rejected(&mut owned).await;
+        Ok(())
+    }
+
+    /// What stood in the way of those that were rejected has changed: they may go live now.
+    pub(super) async fn retry_rejected(&self, owned: &mut Owned) {
+        for (source, content) in owned.sources.rejected() {
+            // What is wrong with it has been told.
+            drop(self.try_update(owned, source, content).await);
+        }
+    }
+
+    async fn try_update(
+        &self,
+        owned: &mut Owned,
+        source: SourceName,
+        content: Arc<Content>,
+    ) -> Result<(), Vec<Problem>> {
+        let contents = owned.sources.with(source, &content);
+        let (live, state) = (self.live(), owned.state.clone());
         // Tens of milliseconds for ten thousand limits: not on a thread that answers.
-        let preparing = tokio::task::spawn_blocking(move || (prepare(&sources, &live, &known), sources));
-        match preparing.await {
-            Ok((Ok(prepared), _)) => {
-                let taken_over = prepared.composed.taken_over.clone();
-                self.go_live(prepared).await;
-                self.forget(&mut state, &taken_over).await;
+        let composing = tokio::task::spawn_blocking(move || compose(&contents, &state, &live));
+        let composed = composing.await.unwrap_or_else(|error| {
+            Err(vec![Problem::of_file("the configuration", format!("reading it failed: {error}"))])
+        });
+        match composed {
+            Ok((composed, changes)) => {
+                owned.sources.accept(source, content);
+                let taken_over = composed.taken_over.clone();
+                self.go_live(composed, &changes, owned.sources.problems()).await;
+                self.forget(&mut owned.state, &taken_over).await;
+                Ok(())
             }
-            Ok((Err(problems), sources)) => {
-                *self.rejected.lock() = Some(sources);
-                self.failed(problems);
-            }
-            Err(error) => {
-                let text = format!("reading it failed: {error}");
-                self.failed(vec![Problem::of_file("the configuration", text)]);
+            Err(problems) => {
+                owned.sources.reject(source, content, problems.clone());
+                self.failed(owned.sources.problems());
+                Err(problems)
             }
         }
     }
 
-    /// What the files didn't go with is changed: they may go live now.
-    pub(super) async fn reload_rejected(&self) {
-        let rejected = self.rejected.lock().take();
-        if let Some(sources) = rejected {
-            self.reload(sources).await;
-        }
-    }
-
-    async fn go_live(&self, prepared: Prepared) {
-        let Prepared { composed: Composed { hot, retry_override, .. }, changes } = prepared;
+    /// `problems` are those of other sources.
+    async fn go_live(&self, composed: Composed, changes: &[Change], problems: Vec<Problem>) {
+        let Composed { hot, retry_override, .. } = composed;
         let live = self.live();
-        *self.rejected.lock() = None;
-        let recovered = std::mem::take(&mut *self.health.lock()).failing_since_unix_ms.is_some();
+        let was_failing = self.health.lock().failing_since_unix_ms;
+        let recovered = was_failing.is_some() && problems.is_empty();
+        let failing_since_unix_ms = was_failing.filter(|_| !recovered);
+        *self.health.lock() = Health { problems, failing_since_unix_ms };
         let metrics = &self.service.metrics;
         let (version, loaded_at) = match changes.is_empty() {
             // Lines may have moved: where limits are written is shown right, and nobody hears of it.
@@ -67,7 +81,7 @@ impl Control {
         self.swap(Snapshot::new(version, loaded_at, hot, retry_override, metrics, Some(&live)));
         if !changes.is_empty() {
             new_warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-            tracing::info!(version, "reloaded, {}: {}", changes::summary(&changes), listed(&changes));
+            tracing::info!(version, "reloaded, {}: {}", changes::summary(changes), listed(changes));
         } else if recovered {
             tracing::info!(version, "the files are good again, and say what is live");
         }
@@ -91,25 +105,6 @@ impl Control {
         tracing::error!(version, problems = problems.len(), "the files are wrong: what was live stays live");
         problems.iter().for_each(|problem| tracing::error!("{problem}"));
     }
-}
-
-fn prepare(sources: &Sources, live: &Snapshot, state: &State) -> Result<Prepared, Vec<Problem>> {
-    let had_limits = live.registry.domain_names().next().is_some();
-    if sources.limits_missing && sources.problems.is_empty() && had_limits {
-        let text = "the directory is gone, which would allow everything: put it back, if only an empty one";
-        return Err(vec![Problem::of_file("limits", text)]);
-    }
-    let hot = config::load_hot(sources, Some(&live.registry))?;
-    let composed = compose(hot, state, Some(&live.registry))?;
-    let registry = &composed.hot.registry;
-    let mut changes = changes::between(&Outline::of(&live.registry), &Outline::of(registry));
-    changes.extend(changes::of_policy(&as_json(&live.file_retry), &as_json(&composed.hot.retry_policy)));
-    Ok(Prepared { composed, changes })
-}
-
-/// A policy for comparing and showing. It is plain data, so that this can't fail.
-pub fn as_json(policy: &RetryPolicy) -> serde_json::Value {
-    serde_json::to_value(policy).unwrap_or_default()
 }
 
 fn listed(changes: &[Change]) -> String {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::MutexGuard;
 
 use super::compose::policy_override;
-use super::{Control, saved};
+use super::{Control, Owned, saved};
 use crate::config::{Hot, Problem};
 use crate::limit::{Account, LimitKey, LimitSpec, Origin};
 use crate::registry::NamedLimit;
@@ -48,8 +48,8 @@ impl Control {
         spec: LimitSpec,
     ) -> Result<Arc<NamedLimit>, WriteError> {
         let control = Arc::clone(self);
-        to_the_end(async move {
-            let mut state = control.writable(&key).await?;
+        self.to_the_end(async move {
+            let mut owned = control.writable(&key).await?;
             let live = control.live();
             let known = live.registry.get_named(key.as_str());
             if let Some(known) = known.filter(|known| *known.spec == spec) {
@@ -58,11 +58,11 @@ impl Control {
             let account = known.map(|limit| Arc::clone(&limit.account));
             let account = account.unwrap_or_else(|| Arc::new(Account::new(key.clone())));
             let limit = Arc::new(NamedLimit { account, spec: Arc::new(spec) });
-            let mut next = state.clone();
+            let mut next = owned.state.clone();
             if !next.put(&key, Arc::clone(&limit.spec)) {
                 return Err(WriteError::TooMany);
             }
-            *state = saved(next, State::save_limits).await?;
+            owned.state = saved(next, State::save_limits).await?;
             let mut hot = live.hot();
             hot.registry.put_named(Arc::clone(&limit));
             control.provision_new(&hot.registry, &live.registry).await;
@@ -70,7 +70,7 @@ impl Control {
             let (capacity, kind) = (limit.spec.capacity, limit.spec.kind.name());
             let what = if known.is_some() { "changed" } else { "made" };
             tracing::info!(version, limit = %key, capacity, kind, "a limit was {what} through the API");
-            drop(state);
+            drop(owned);
             control.provision_soon().await;
             Ok(limit)
         })
@@ -80,15 +80,15 @@ impl Control {
     /// Removes a limit. Its account stays in the ledger.
     pub async fn delete_limit(self: &Arc<Self>, key: LimitKey) -> Result<(), WriteError> {
         let control = Arc::clone(self);
-        to_the_end(async move {
-            let mut state = control.writable(&key).await?;
+        self.to_the_end(async move {
+            let mut owned = control.writable(&key).await?;
             let live = control.live();
             if live.registry.get_named(key.as_str()).is_none() {
                 return Err(WriteError::Unknown);
             }
-            let mut next = state.clone();
+            let mut next = owned.state.clone();
             next.remove(key.as_str());
-            *state = saved(next, State::save_limits).await?;
+            owned.state = saved(next, State::save_limits).await?;
             let mut hot = live.hot();
             hot.registry.remove_named(key.as_str());
             let version = control.replace(&live, hot, live.retry_override.clone());
@@ -101,33 +101,32 @@ impl Control {
     /// Puts a policy, whole or in part, over the file's; `None` returns to the file's.
     pub async fn override_retry_policy(self: &Arc<Self>, patch: Option<Value>) -> Result<(), WriteError> {
         let control = Arc::clone(self);
-        to_the_end(async move {
-            let mut state = control.state.lock().await;
+        self.to_the_end(async move {
+            let mut owned = control.owned.lock().await;
             let live = control.live();
             let over = patch.map(|patch| policy_override(patch, &live.file_retry)).transpose();
             let over = over.map_err(WriteError::Invalid)?;
             if over == live.retry_override {
                 return Ok(());
             }
-            let mut next = state.clone();
+            let mut next = owned.state.clone();
             next.retry_override = over.as_ref().map(|over| over.patch.clone());
-            *state = saved(next, State::save_override).await?;
+            owned.state = saved(next, State::save_override).await?;
             let what = if over.is_some() { "put over the file's" } else { "the file's again" };
             let version = control.replace(&live, live.hot(), over);
             tracing::info!(version, "the retry policy is {what}");
-            drop(state);
-            control.reload_rejected().await;
+            control.retry_rejected(&mut owned).await;
             Ok(())
         })
         .await
     }
 
     /// The right to write a limit that no file owns.
-    async fn writable(&self, key: &LimitKey) -> Result<MutexGuard<'_, State>, WriteError> {
-        let state = self.state.lock().await;
+    async fn writable(&self, key: &LimitKey) -> Result<MutexGuard<'_, Owned>, WriteError> {
+        let owned = self.owned.lock().await;
         match self.owner(key.as_str()) {
             Some(origin @ Origin::File { .. }) => Err(WriteError::OwnedByFile(origin)),
-            _ => Ok(state),
+            _ => Ok(owned),
         }
     }
 
@@ -137,9 +136,9 @@ impl Control {
         self.swap(Snapshot::new(version, live.loaded_at_unix_ms, hot, retry_override, metrics, Some(live)));
         version
     }
-}
 
-/// Runs it to its end, whether or not anybody waits for it.
-async fn to_the_end<T: Send + 'static>(write: impl Future<Output = T> + Send + 'static) -> T {
-    tokio::spawn(write).await.expect("a write must not panic")
+    /// Runs it to its end, whether or not anybody waits for it.
+    async fn to_the_end<T: Send + 'static>(&self, write: impl Future<Output = T> + Send + 'static) -> T {
+        self.tasks.run_to_the_end(write).await.expect("a write must not panic")
+    }
 }

@@ -12,16 +12,16 @@ use hyper::body::{Body, Frame, Incoming};
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::codec::MESSAGE_BYTES_MAX;
 use super::front::PREFIX_BYTES;
+use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::Call;
 use crate::telemetry::Refused;
 
 /// From when the body is waited for to its end. Who needs longer has lost interest, or wants us to keep what it has sent.
-pub const BODY_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub struct RequestBody {
+pub(crate) struct RequestBody {
     body: Incoming,
     call: Arc<Call>,
     /// Made when the body is not all there at once, which it nearly always is.
@@ -30,7 +30,7 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
-    pub fn new(body: Incoming, call: Arc<Call>) -> Self {
+    pub(crate) fn new(body: Incoming, call: Arc<Call>) -> Self {
         Self { body, call, deadline: None, held: 0 }
     }
 

@@ -21,8 +21,9 @@ use tonic::{Code, Status, TimeoutExpired};
 use tower::Service as _;
 
 use super::body::RequestBody;
-use super::codec::MESSAGE_BYTES_MAX;
-use super::{lease, pb, rls};
+use super::{lease, rls};
+use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::api::{REQUEST_ID, pb};
 use crate::clock;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
@@ -32,7 +33,7 @@ static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// In front of a message: whether it is compressed, and its length.
-pub const PREFIX_BYTES: usize = 5;
+pub(crate) const PREFIX_BYTES: usize = 5;
 
 /// Methods that answer with a stream, which ends when its peer likes.
 const WATCH_LEASE: (&str, &str) = (lease::SERVICE_NAME, "WatchLease");
@@ -40,7 +41,7 @@ const WATCH_HEALTH: (&str, &str) = ("grpc.health.v1.Health", "Watch");
 const REFLECTION: &str = "/grpc.reflection.";
 
 /// Streams of reflection at once. They are for people with a tool, and each keeps a task and what it has not read yet.
-pub const REFLECTIONS_MAX: usize = 16;
+pub(crate) const REFLECTIONS_MAX: usize = 16;
 
 /// What an open call costs before its body: its stream, its task and what it waits with. Measured (debug build): 4,096 calls that
 /// have sent only their headers hold 29 MB, which is 7.0 kB each.
@@ -48,16 +49,16 @@ const CALL_BYTES: usize = 8 << 10;
 
 /// One connection's way in.
 #[derive(Debug, Clone)]
-pub struct Front {
-    pub service: Arc<Service>,
+pub(crate) struct Front {
+    pub(crate) service: Arc<Service>,
     /// Every method there is, this one too.
-    pub routes: Routes,
-    pub reflections: Arc<Semaphore>,
+    pub(crate) routes: Routes,
+    pub(crate) reflections: Arc<Semaphore>,
 }
 
 /// What goes back, and what its call holds until all of it is sent.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     content: Content,
     call: Option<Arc<Call>>,
     _reflection: Option<OwnedSemaphorePermit>,
@@ -76,7 +77,7 @@ impl From<Content> for Answer {
 }
 
 impl Front {
-    pub async fn answer(
+    pub(crate) async fn answer(
         self,
         connection: Arc<Connection>,
         request: Request<Incoming>,
@@ -107,7 +108,7 @@ impl Front {
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
-                let request_id = parts.headers.get(rls::REQUEST_ID).and_then(|value| value.to_str().ok());
+                let request_id = parts.headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
                 Ok(match self.decide(message, request_id).await {
                     Ok(response) => plain(&response),
                     Err(status) => refusal(&status),

@@ -7,14 +7,14 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::lease::{BACKEND, INVALID, UNKNOWN_LIMIT, denied, parse_reserve};
-use super::pb::lease as pb;
 use crate::admission::Denial;
+use crate::api::error::WireError;
+use crate::api::lease::{denied, parse_reserve};
+use crate::api::pb::lease as pb;
 use crate::limit::LeaseId;
 use crate::room::State;
 use crate::service::Service;
 use crate::service::queue::{Left, Standing};
-use crate::service::reserve::ReserveError;
 use crate::telemetry::Reason;
 
 /// How often those who watch are told that they have moved up.
@@ -36,20 +36,15 @@ pub async fn reserve(
     request_id: Option<&str>,
 ) -> (pb::LeaseStatus, Option<Denial>) {
     let _call = service.call();
-    let mistake =
-        |error: String, detail: String| (pb::LeaseStatus { error, detail, ..Default::default() }, None);
-    let ask = match parse_reserve(request, request_id) {
-        Ok(ask) => ask,
-        Err(detail) => return mistake(INVALID.to_owned(), detail),
+    let outcome = match parse_reserve(request, request_id) {
+        Ok(ask) => service.queue_reserve(&ask).await,
+        Err(error) => Err(error),
     };
-    match service.queue_reserve(&ask).await {
+    match outcome.map_err(WireError::from) {
         Ok(Ok(standing)) => (status(&standing), None),
         Ok(Err(denial)) => (refused(&denial), Some(denial)),
-        Err(error @ ReserveError::UsedForAnother) => mistake(INVALID.to_owned(), error.to_string()),
-        Err(ReserveError::Ledger(error)) => mistake(BACKEND.to_owned(), error.to_string()),
-        Err(ReserveError::UnknownLimit(key)) => {
-            let detail = ReserveError::UnknownLimit(String::new()).to_string();
-            mistake(format!("{UNKNOWN_LIMIT}{key}"), detail)
+        Err(WireError { error, detail, .. }) => {
+            (pb::LeaseStatus { error, detail, ..Default::default() }, None)
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Lease;
-use super::settle::Step;
+use super::settle::Settlement;
 use crate::clock;
 use crate::ledger::{Chain, Ledger, LedgerError, Verdict};
 use crate::limit::Accounts;
@@ -17,34 +17,37 @@ use crate::registry::Registry;
 use crate::retry::backoff::Backoff;
 
 /// A restart of the ledger takes some seconds. Stopping waits as long for completions.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What settling needs.
+/// Settles leases on a ledger, by the limits that the files have now.
 #[derive(Debug, Clone, Copy)]
-pub struct Means<'a> {
-    pub ledger: &'a Ledger,
-    pub registry: &'a Registry,
-    pub accounts: &'a Accounts,
+pub(crate) struct Settler<'a> {
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) registry: &'a Registry,
+    pub(crate) accounts: &'a Accounts,
 }
 
-impl Means<'_> {
-    /// Carries out all steps; an error of one keeps no other from its end.
-    pub async fn apply(self, lease: &Lease, steps: &[Step]) -> Result<(), LedgerError> {
-        join_all(steps.iter().map(|step| self.one(lease, *step))).await.into_iter().collect()
+impl Settler<'_> {
+    /// Carries out all settlements. An error of one keeps no other from its end.
+    pub(crate) async fn apply(self, lease: &Lease, settlements: &[Settlement]) -> Result<(), LedgerError> {
+        join_all(settlements.iter().map(|settlement| self.one(lease, *settlement)))
+            .await
+            .into_iter()
+            .collect()
     }
 
-    async fn one(self, lease: &Lease, step: Step) -> Result<(), LedgerError> {
-        let Step { index, change } = step;
+    async fn one(self, lease: &Lease, settlement: Settlement) -> Result<(), LedgerError> {
+        let Settlement { index, adjustment } = settlement;
         let held = &lease.held[index];
         let limit = self.registry.resolve(held.key.as_str(), self.accounts);
         let (account, capacity) = match &limit {
             Some(limit) => (Arc::clone(&limit.account), Some(limit.spec.capacity)),
             None => (self.accounts.of(held.key.as_str()), None),
         };
-        let Some(chain) = change.chain(&lease.id, &account, capacity) else { return Ok(()) };
+        let Some(chain) = adjustment.chain(&lease.id, &account, capacity) else { return Ok(()) };
         let Verdict::Refused(refusal) = self.patiently(chain).await? else { return Ok(()) };
-        tracing::debug!(lease = %lease.id, limit = %held.key, ?change, ?refusal, "the ledger refused");
-        match change.after_refusal(refusal, held.overage, &lease.id, &account, capacity) {
+        tracing::debug!(lease = %lease.id, limit = %held.key, ?adjustment, ?refusal, "the ledger refused");
+        match adjustment.after_refusal(refusal, held.overage, &lease.id, &account, capacity) {
             Some(next) => self.patiently(next).await.map(|_| ()),
             None => Ok(()),
         }

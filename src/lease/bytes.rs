@@ -1,4 +1,4 @@
-//! A lease as few bytes: what tokens carry and the book keeps. Reading takes nothing for granted.
+//! A lease as few bytes: what tokens carry and the lease table keeps. Reading takes nothing for granted.
 //!
 //! The keys of one request have most of their text in common, so each is written as what it adds to the one before.
 //! Numbers are in groups of seven bits, lowest first. No secrets, no base64: see [`super::token`].
@@ -21,7 +21,7 @@ const NAMED: u8 = 8;
 const FLAGS: u8 = CONCURRENCY | DEBT | COSTS_HITS | NAMED;
 
 /// Appends a lease.
-pub fn write(out: &mut Vec<u8>, lease: &Lease) {
+pub(crate) fn write(out: &mut Vec<u8>, lease: &Lease) {
     match &lease.id {
         LeaseId::Ulid(ulid) => {
             out.push(0);
@@ -77,7 +77,7 @@ fn write_number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// Reads a lease from the start of `bytes`, and leaves them at what follows it.
-pub fn read(bytes: &mut &[u8]) -> Option<Lease> {
+pub(crate) fn read(bytes: &mut &[u8]) -> Option<Lease> {
     let id = match usize::try_from(read_number(bytes)?).ok()? {
         0 => LeaseId::Ulid(ulid::Ulid(u128::from_be_bytes(take(bytes, 16)?.try_into().ok()?))),
         length => LeaseId::parse(std::str::from_utf8(take(bytes, length)?).ok()?),
@@ -148,7 +148,7 @@ pub mod tests {
 
     use super::*;
 
-    pub fn held(key: &str, amount: u64, kind: Kind) -> Held {
+    pub(crate) fn held(key: &str, amount: u64, kind: Kind) -> Held {
         Held {
             key: LimitKey::new(key),
             amount,
@@ -160,7 +160,7 @@ pub mod tests {
     }
 
     prop_compose! {
-        pub fn any_held()(
+        pub(crate) fn any_held()(
             key in "(d:)?[a-zé%:=]{0,12}",
             amount in any::<u64>(),
             seconds in 1..=u32::MAX,
@@ -178,7 +178,7 @@ pub mod tests {
     }
 
     prop_compose! {
-        pub fn any_lease()(
+        pub(crate) fn any_lease()(
             id in prop_oneof![any::<u128>().prop_map(|n| ulid::Ulid(n).to_string()), ".{1,20}".prop_map(String::from)],
             reserved_at_unix_ms in any::<u64>(),
             held in prop::collection::vec(any_held(), 0..=REQUIREMENTS_MAX),

@@ -10,7 +10,7 @@
 //! | rolling | less | void, re-reserve what was used for the rest of the window |
 //! | rolling | more | re-reserve the difference for the rest of the window; what doesn't fit becomes a debt, or is let go |
 //!
-//! What expired by our clock is left alone. Knows no tokens, no book, no clock.
+//! What expired by our clock is left alone. Knows no tokens, no lease table, no clock.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::limit::{Account, LeaseId, Overage};
 
 /// What one completion descriptor of Envoy says about a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report<'a> {
+pub(crate) struct Report<'a> {
     /// A token, or a plain id.
-    pub lease: &'a str,
+    pub(crate) lease: &'a str,
     /// Only the limit that is called so.
-    pub limit: Option<&'a str>,
-    pub used: Option<Used>,
+    pub(crate) limit: Option<&'a str>,
+    pub(crate) used: Option<Used>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Used {
+pub(crate) enum Used {
     /// This much was used.
     Hits(u64),
     /// This much of what was reserved was not.
@@ -41,14 +41,14 @@ pub enum Used {
 
 /// What is to be done about one limit of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Settlement {
     /// Which of the lease's limits.
-    pub index: usize,
-    pub change: Change,
+    pub(crate) index: usize,
+    pub(crate) adjustment: Adjustment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Adjustment {
     /// All of it comes back.
     Release,
     /// Only this much of it was used.
@@ -59,7 +59,7 @@ pub enum Change {
 
 /// What was used of each limit of a lease, as the completions of one call say together: hits add up, and refunds are
 /// taken off.
-pub fn used_by_reports(lease: &Lease, reports: &[Report<'_>]) -> Vec<Option<u64>> {
+pub(crate) fn used_by_reports(lease: &Lease, reports: &[Report<'_>]) -> Vec<Option<u64>> {
     let used = |held: &Held| {
         let (mut hits, mut refund) = (None, None);
         let about = |report: &&Report<'_>| report.limit.is_none_or(|name| held.is_called(name));
@@ -79,41 +79,48 @@ pub fn used_by_reports(lease: &Lease, reports: &[Report<'_>]) -> Vec<Option<u64>
 }
 
 /// What has to be done, given what was used of each limit; `used` is in the order of the lease.
-pub fn settle(lease: &Lease, used: &[Option<u64>], now_unix_ms: u64) -> Vec<Step> {
+pub(crate) fn settle(lease: &Lease, used: &[Option<u64>], now_unix_ms: u64) -> Vec<Settlement> {
     let elapsed_ms = now_unix_ms.saturating_sub(lease.reserved_at_unix_ms);
     let each = lease.held.iter().zip(used).enumerate();
-    each.filter_map(|(index, (held, used))| Some(Step { index, change: change(held, *used, elapsed_ms)? }))
-        .collect()
+    each.filter_map(|(index, (held, used))| {
+        Some(Settlement { index, adjustment: adjustment(held, *used, elapsed_ms)? })
+    })
+    .collect()
 }
 
-fn change(held: &Held, used: Option<u64>, elapsed_ms: u64) -> Option<Change> {
+fn adjustment(held: &Held, used: Option<u64>, elapsed_ms: u64) -> Option<Adjustment> {
     if elapsed_ms >= held.lifetime_ms() {
         return None;
     }
     if held.kind.is_concurrency() {
-        return Some(Change::Release);
+        return Some(Adjustment::Release);
     }
     let elapsed_seconds = u32::try_from(elapsed_ms / 1000).unwrap_or(u32::MAX);
     let left = held.kind.lifetime_seconds().get().saturating_sub(elapsed_seconds);
     let remaining_seconds = NonZeroU32::new(left).unwrap_or(NonZeroU32::MIN);
     match used? {
         used if used == held.amount => None,
-        0 => Some(Change::Release),
-        used if used < held.amount => Some(Change::Lower { to: used, remaining_seconds }),
-        used => Some(Change::Raise { by: used - held.amount, remaining_seconds }),
+        0 => Some(Adjustment::Release),
+        used if used < held.amount => Some(Adjustment::Lower { to: used, remaining_seconds }),
+        used => Some(Adjustment::Raise { by: used - held.amount, remaining_seconds }),
     }
 }
 
-impl Change {
+impl Adjustment {
     /// What the ledger is asked first. `capacity` is what the files say now; a limit that they no longer know has
     /// none, and can only be given back whole.
-    pub fn chain(self, lease: &LeaseId, account: &Arc<Account>, capacity: Option<u64>) -> Option<Chain> {
+    pub(crate) fn chain(
+        self,
+        lease: &LeaseId,
+        account: &Arc<Account>,
+        capacity: Option<u64>,
+    ) -> Option<Chain> {
         let actions: SmallVec<[Action; 2]> = match self {
-            Change::Release => smallvec![Action::Void],
-            Change::Lower { to, remaining_seconds } => {
+            Adjustment::Release => smallvec![Action::Void],
+            Adjustment::Lower { to, remaining_seconds } => {
                 smallvec![Action::Void, take_again(to, remaining_seconds, capacity?)]
             }
-            Change::Raise { by, remaining_seconds } => {
+            Adjustment::Raise { by, remaining_seconds } => {
                 smallvec![take_again(by, remaining_seconds, capacity?)]
             }
         };
@@ -121,7 +128,7 @@ impl Change {
     }
 
     /// What it is asked next, after a refusal; nothing if the refusal settles it.
-    pub fn after_refusal(
+    pub(crate) fn after_refusal(
         self,
         refusal: Refusal,
         overage: Overage,
@@ -132,12 +139,12 @@ impl Change {
         let action = match (self, refusal) {
             // Gone by the ledger's clock, but not by that of whoever reserved: what was used still counts.
             (
-                Change::Lower { to, remaining_seconds },
+                Adjustment::Lower { to, remaining_seconds },
                 Refusal { index: 0, code: Code::PendingTransferExpired, .. },
             ) => take_again(to, remaining_seconds, capacity?),
             // The second code is how the first one reads when a completion is sent again.
             (
-                Change::Raise { by, .. },
+                Adjustment::Raise { by, .. },
                 Refusal { code: Code::ExceedsCredits | Code::IdAlreadyFailed, .. },
             ) if overage == Overage::Debt => Action::Debt { amount: by },
             // Settled before, expired, never there, or more than fits.

@@ -28,14 +28,14 @@ const MADE_UP_BYTES: usize = 32;
 
 /// Signs tokens and reads them.
 #[derive(Clone)]
-pub struct Signer {
+pub(crate) struct Signer {
     /// At least one; the first signs.
     keys: Vec<Hmac<Sha256>>,
 }
 
 /// Why a token was refused. Who sent it learns no more than this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub(crate) enum Refused {
     #[error("is not a lease token of this version of Sluice")]
     NotAToken,
     #[error("is signed with none of this instance's secrets, or was altered")]
@@ -43,7 +43,7 @@ pub enum Refused {
 }
 
 /// Whether a text means to be a token, of any version, and not the plain id of a lease.
-pub fn is_meant(text: &str) -> bool {
+pub(crate) fn is_meant(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('s') else { return false };
     let version = rest.bytes().take_while(u8::is_ascii_digit).count();
     version > 0 && rest[version..].starts_with('.')
@@ -51,21 +51,21 @@ pub fn is_meant(text: &str) -> bool {
 
 impl Signer {
     /// `None` without a secret.
-    pub fn new<'s>(secrets: impl IntoIterator<Item = &'s [u8]>) -> Option<Self> {
+    pub(crate) fn new<'s>(secrets: impl IntoIterator<Item = &'s [u8]>) -> Option<Self> {
         let key = |secret| Hmac::new_from_slice(secret).expect("HMAC must take a key of any length");
         let keys: Vec<_> = secrets.into_iter().map(key).collect();
         (!keys.is_empty()).then_some(Self { keys })
     }
 
     /// With a secret that nobody else has and that dies with the process.
-    pub fn made_up() -> Result<Self, getrandom::Error> {
+    pub(crate) fn made_up() -> Result<Self, getrandom::Error> {
         let mut secret = [0; MADE_UP_BYTES];
         getrandom::fill(&mut secret)?;
         Ok(Self::new([secret.as_slice()]).expect("one secret must be enough"))
     }
 
     /// The token of a lease that was written by [`super::bytes`]; `None` if that would be too long.
-    pub fn sign(&self, lease: &[u8]) -> Option<String> {
+    pub(crate) fn sign(&self, lease: &[u8]) -> Option<String> {
         if lease.len() > LEASE_BYTES_MAX {
             return None;
         }
@@ -80,7 +80,7 @@ impl Signer {
     }
 
     /// The lease of a token.
-    pub fn open(&self, token: &str) -> Result<Lease, Refused> {
+    pub(crate) fn open(&self, token: &str) -> Result<Lease, Refused> {
         let text = token.strip_prefix(PREFIX).ok_or(Refused::NotAToken)?;
         if token.len() > TOKEN_CHARS_MAX {
             return Err(Refused::NotAToken);

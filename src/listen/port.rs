@@ -29,16 +29,16 @@ use crate::telemetry::{Closed, PortMetrics, Refused};
 
 /// What a port may hold.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    pub connections_max: usize,
+pub(crate) struct Bounds {
+    pub(crate) connections_max: usize,
     /// Of all requests together.
-    pub bytes_max: usize,
+    pub(crate) bytes_max: usize,
     /// Of one connection's requests.
-    pub connection_bytes_max: usize,
+    pub(crate) connection_bytes_max: usize,
 }
 
 /// How often answers that nobody takes are looked for.
-pub const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 const SWEEP_MS: u64 = 10_000;
 
 /// Answers are counted by the interval in which they were ready. Those of the last two intervals and of this one are young;
@@ -47,7 +47,7 @@ const INTERVALS: usize = 8;
 const YOUNG: u64 = 3;
 
 #[derive(Debug)]
-pub struct Port {
+pub(crate) struct Port {
     bounds: Bounds,
     metrics: PortMetrics,
     /// A plain mutex: taken when a connection begins or ends, and by the sweep; the sections never wait.
@@ -60,7 +60,7 @@ pub struct Port {
 
 /// An open connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     port: Arc<Port>,
     bytes: AtomicUsize,
     /// Requests that are complete and not answered yet.
@@ -76,14 +76,14 @@ pub struct Connection {
 
 /// A connection's place on the port; it ends when this is dropped, which has to be after its socket.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     id: u64,
-    pub connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 /// A request and what it holds, from its first header to the end of its answer.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     connection: Arc<Connection>,
     bytes: AtomicUsize,
     is_read: AtomicBool,
@@ -94,10 +94,10 @@ pub struct Call {
 /// The requests of this connection, or of all, hold as much as they may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too much is being asked at once: the requests under way hold all the memory that they may")]
-pub struct Full;
+pub(crate) struct Full;
 
 impl Port {
-    pub fn new(bounds: Bounds, metrics: PortMetrics) -> Arc<Self> {
+    pub(crate) fn new(bounds: Bounds, metrics: PortMetrics) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             metrics,
@@ -109,7 +109,7 @@ impl Port {
     }
 
     /// A place for a new connection; another one is closed for it if need be.
-    pub async fn admit(self: &Arc<Self>) -> Place {
+    pub(crate) async fn admit(self: &Arc<Self>) -> Place {
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -147,7 +147,7 @@ impl Port {
     }
 
     /// Closes connections whose peer doesn't take its answers.
-    pub fn close_unread(&self, now_ms: u64) {
+    pub(crate) fn close_unread(&self, now_ms: u64) {
         for connection in self.connections.lock().values() {
             if connection.has_old_answers(now_ms / SWEEP_MS) {
                 connection.shut(Closed::Unread);
@@ -156,7 +156,7 @@ impl Port {
     }
 
     /// Counts a request that was turned away.
-    pub fn refused(&self, why: Refused) {
+    pub(crate) fn refused(&self, why: Refused) {
         self.metrics.refused(why);
     }
 }
@@ -188,7 +188,7 @@ impl Connection {
     }
 
     /// A request has begun that holds so much before its body.
-    pub fn call(self: &Arc<Self>, bytes: usize) -> Result<Arc<Call>, Full> {
+    pub(crate) fn call(self: &Arc<Self>, bytes: usize) -> Result<Arc<Call>, Full> {
         self.hold(bytes)?;
         Ok(Arc::new(Call {
             connection: Arc::clone(self),
@@ -220,7 +220,7 @@ impl Connection {
 
 impl Place {
     /// Serves a connection in this place until it ends, or has to. Its socket is closed before the place is free.
-    pub async fn keep<E: std::fmt::Display>(self, served: impl Future<Output = Result<(), E>>) {
+    pub(crate) async fn keep<E: std::fmt::Display>(self, served: impl Future<Output = Result<(), E>>) {
         tokio::select! {
             ended = served => if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended");
@@ -231,26 +231,26 @@ impl Place {
 }
 
 impl Call {
-    pub fn port(&self) -> &Port {
+    pub(crate) fn port(&self) -> &Port {
         &self.connection.port
     }
 
     /// More of its body has come.
-    pub fn hold(&self, bytes: usize) -> Result<(), Full> {
+    pub(crate) fn hold(&self, bytes: usize) -> Result<(), Full> {
         self.connection.hold(bytes)?;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// All of it is here: from now on we owe the answer.
-    pub fn is_read(&self) {
+    pub(crate) fn is_read(&self) {
         if !self.is_read.swap(true, Ordering::Relaxed) {
             self.connection.owed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// There is an answer; `at_once` if all of it is there, so that only the peer can delay its end.
-    pub fn is_answered(&self, at_once: bool, now_ms: u64) {
+    pub(crate) fn is_answered(&self, at_once: bool, now_ms: u64) {
         self.connection.is_answered.store(true, Ordering::Relaxed);
         self.connection.active_ms.store(now_ms, Ordering::Relaxed);
         if at_once && self.answered_in.load(Ordering::Relaxed) == 0 {

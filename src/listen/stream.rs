@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub struct Stream {
+pub(crate) struct Stream {
     socket: Socket,
     progress_within: Duration,
     /// While a write waits for the peer.
@@ -29,11 +29,11 @@ enum Socket {
 }
 
 impl Stream {
-    pub fn tcp(stream: TcpStream) -> Self {
+    pub(crate) fn tcp(stream: TcpStream) -> Self {
         Self::new(Socket::Tcp(stream), PROGRESS_WITHIN)
     }
 
-    pub fn unix(stream: UnixStream) -> Self {
+    pub(crate) fn unix(stream: UnixStream) -> Self {
         Self::new(Socket::Unix(stream), PROGRESS_WITHIN)
     }
 

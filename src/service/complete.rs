@@ -8,18 +8,25 @@ use futures_util::future::join_all;
 
 use super::Service;
 use crate::clock;
-use crate::lease::apply::Means;
-use crate::lease::desk::Found;
-use crate::lease::settle::{Change, Step, settle, used_by_reports};
+use crate::lease::apply::Settler;
+use crate::lease::leases::Found;
+use crate::lease::settle::{Adjustment, Settlement, settle, used_by_reports};
 use crate::lease::token::Refused;
 use crate::lease::{Lease, Report};
 use crate::ledger::LedgerError;
 use crate::retry::backoff::Backoff;
 use crate::snapshot::Snapshot;
 
+/// One completion of an application.
+#[derive(Debug)]
+pub(crate) struct Completion<'a> {
+    pub(crate) lease: Named<'a>,
+    pub(crate) actuals: Vec<Actual<'a>>,
+}
+
 /// A lease as its caller names it.
 #[derive(Debug, Clone, Copy)]
-pub enum Named<'a> {
+pub(crate) enum Named<'a> {
     /// An id; a token will do.
     Id(&'a str),
     Token(&'a str),
@@ -27,13 +34,16 @@ pub enum Named<'a> {
 
 /// What was really used of a limit.
 #[derive(Debug, Clone, Copy)]
-pub struct Actual<'a> {
-    pub key: &'a str,
-    pub amount: u64,
+pub(crate) struct Actual<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) amount: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum CompleteError {
+pub(crate) enum CompleteError {
+    /// What is asked for can't be read as a completion.
+    #[error("{0}")]
+    Invalid(String),
     #[error("the lease token {0}")]
     Refused(#[from] Refused),
     #[error("actuals[{index}].key: the lease holds nothing of `{key}`")]
@@ -44,25 +54,22 @@ pub enum CompleteError {
 
 impl Service {
     /// Completes a lease for an application. What is not known, or was completed, has nothing left to do.
-    pub async fn complete(
-        self: &Arc<Self>,
-        named: Named<'_>,
-        actuals: &[Actual<'_>],
-    ) -> Result<(), CompleteError> {
+    pub(crate) async fn complete(self: &Arc<Self>, completion: &Completion<'_>) -> Result<(), CompleteError> {
+        let _call = self.call();
         // Whoever is done before its turn came needs no place.
-        if let Named::Id(id) = named
+        if let Named::Id(id) = completion.lease
             && self.is_in_line(id)
         {
             self.leave(id).await;
             return Ok(());
         }
-        let found = match named {
-            Named::Id(text) => self.desk.find(text)?,
-            Named::Token(text) => self.desk.find_token(text)?,
+        let found = match completion.lease {
+            Named::Id(text) => self.leases.find(text)?,
+            Named::Token(text) => self.leases.find_token(text)?,
         };
         let Found::Open(lease) = found else { return Ok(()) };
         let mut used = vec![None; lease.held.len()];
-        for (index, Actual { key, amount }) in actuals.iter().enumerate() {
+        for (index, Actual { key, amount }) in completion.actuals.iter().enumerate() {
             let held = lease.held.iter().position(|held| held.key.as_str() == *key);
             let held = held.ok_or_else(|| CompleteError::NotHeld { index, key: (*key).to_owned() })?;
             used[held] = Some(*amount);
@@ -70,17 +77,26 @@ impl Service {
         Ok(self.settle(lease, used, Why::Completed).await?)
     }
 
+    /// All at once, answered in order. What could not be read is answered with what is wrong with it.
+    pub(crate) async fn complete_batch(
+        self: &Arc<Self>,
+        completions: Vec<Result<Completion<'_>, CompleteError>>,
+    ) -> Vec<Result<(), CompleteError>> {
+        let each = completions.into_iter().map(|completion| async { self.complete(&completion?).await });
+        join_all(each).await
+    }
+
     /// Completes what the completion descriptors of one call name, each lease once. Envoy ignores the answer, so there
     /// is none.
-    pub async fn complete_reports(self: &Arc<Self>, reports: &[Report<'_>]) {
+    pub(super) async fn complete_reports<'a>(self: &Arc<Self>, reports: impl Iterator<Item = Report<'a>>) {
         let mut named: Vec<(Lease, Vec<Report<'_>>)> = Vec::new();
         for report in reports {
             if let Some((_, same)) = named.iter_mut().find(|(_, same)| same[0].lease == report.lease) {
-                same.push(*report);
-            } else if let Ok(Found::Open(lease)) = self.desk.find(report.lease) {
+                same.push(report);
+            } else if let Ok(Found::Open(lease)) = self.leases.find(report.lease) {
                 match named.iter_mut().find(|(there, _)| there.id == lease.id) {
-                    Some((_, same)) => same.push(*report),
-                    None => named.push((lease, vec![*report])),
+                    Some((_, same)) => same.push(report),
+                    None => named.push((lease, vec![report])),
                 }
             }
         }
@@ -99,19 +115,19 @@ impl Service {
         why: Why,
     ) -> Result<(), LedgerError> {
         let service = Arc::clone(self);
-        self.desk
+        self.leases
             .run(async move {
                 let snapshot = service.live.load_full();
-                let steps = settle(&lease, &used, clock::unix_ms());
-                let means = Means {
+                let settlements = settle(&lease, &used, clock::unix_ms());
+                let settler = Settler {
                     ledger: &service.admission.ledger,
                     registry: &snapshot.registry,
                     accounts: &service.admission.accounts,
                 };
-                let settled = means.apply(&lease, &steps).await;
-                service.desk.settled(&lease, settled.as_ref().err());
+                let settled = settler.apply(&lease, &settlements).await;
+                service.leases.settled(&lease, settled.as_ref().err());
                 if settled.is_ok() {
-                    service.tell_those_who_wait(&snapshot, &lease, &steps, why);
+                    service.tell_those_who_wait(&snapshot, &lease, &settlements, why);
                 }
                 settled
             })
@@ -134,21 +150,21 @@ impl Service {
         }
     }
 
-    fn tell_those_who_wait(&self, snapshot: &Snapshot, lease: &Lease, steps: &[Step], why: Why) {
+    fn tell_those_who_wait(&self, snapshot: &Snapshot, lease: &Lease, settlements: &[Settlement], why: Why) {
         let accounts = &self.admission.accounts;
-        let account = |step: &Step| {
-            let key = lease.held[step.index].key.as_str();
+        let account = |settlement: &Settlement| {
+            let key = lease.held[settlement.index].key.as_str();
             let limit = snapshot.registry.resolve(key, accounts);
             limit.map_or_else(|| accounts.of(key), |limit| Arc::clone(&limit.account))
         };
         if why == Why::Completed {
             let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
-            let released = steps.iter().filter(|step| lease.held[step.index].kind.is_concurrency());
-            released.for_each(|step| account(step).saw_hold(held_ms));
+            let released = settlements.iter().filter(|each| lease.held[each.index].kind.is_concurrency());
+            released.for_each(|settlement| account(settlement).saw_hold(held_ms));
             self.queue.completed(&lease.id);
         }
-        let freed = steps.iter().filter(|step| !matches!(step.change, Change::Raise { .. }));
-        self.queue.freed(freed.map(|step| account(step).id));
+        let freed = settlements.iter().filter(|each| !matches!(each.adjustment, Adjustment::Raise { .. }));
+        self.queue.freed(freed.map(|settlement| account(settlement).id));
     }
 }
 

@@ -303,7 +303,7 @@ impl Service {
                 self.standing(bits, true).map_or(Left::Unknown, Left::Out)
             }
             Some(Err(PickedUp)) => Left::Holds,
-            None if self.desk.view(id).is_some() => Left::Holds,
+            None if self.leases.view(id).is_some() => Left::Holds,
             None => Left::Unknown,
         }
     }

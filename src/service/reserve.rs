@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::Service;
@@ -43,8 +44,8 @@ pub struct Grant<'s> {
 }
 
 impl Grant<'_> {
-    /// The caller hears of it now. A grant that is dropped before that is given back: one of a batch, when the caller
-    /// left while others of it were under way.
+    /// The caller hears of it now. A grant that is dropped before that is given back, for example one of a batch whose
+    /// caller left while others of it were under way.
     pub fn told(&mut self) {
         self.untold.plan = None;
     }
@@ -53,7 +54,7 @@ impl Grant<'_> {
 #[derive(Debug)]
 struct Untold<'s> {
     service: &'s Service,
-    plan: Option<Plan>,
+    plan: Option<Box<Plan>>,
     id: LeaseId,
     is_named: bool,
 }
@@ -67,8 +68,18 @@ impl Drop for Untold<'_> {
     }
 }
 
+/// What a reserve came to.
+#[derive(Debug)]
+pub enum ReserveOutcome<'s> {
+    Granted(Grant<'s>),
+    Denied(Denial),
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ReserveError {
+    /// What is asked for can't be read as a reserve.
+    #[error("{0}")]
+    Invalid(String),
     #[error("no file defines it, and no rule derives it")]
     UnknownLimit(String),
     #[error("this lease_id was used for other requirements")]
@@ -78,7 +89,8 @@ pub enum ReserveError {
 }
 
 impl Service {
-    pub async fn reserve(&self, ask: &Ask<'_>) -> Result<Result<Grant<'_>, Denial>, ReserveError> {
+    pub async fn reserve(&self, ask: &Ask<'_>) -> Result<ReserveOutcome<'_>, ReserveError> {
+        let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
         let name = match &ask.name {
@@ -96,9 +108,17 @@ impl Service {
         }
         self.count(&decision);
         match decision.denial {
-            Some(denial) => Ok(Err(denial)),
-            None => self.grant(ask, plan, decision.lease).map(Ok),
+            Some(denial) => Ok(ReserveOutcome::Denied(denial)),
+            None => self.grant(ask, plan, decision.lease).map(ReserveOutcome::Granted),
         }
+    }
+
+    /// All at once, answered in order. What could not be read is answered with what is wrong with it.
+    pub(crate) async fn reserve_batch(
+        &self,
+        asks: Vec<Result<Ask<'_>, ReserveError>>,
+    ) -> Vec<Result<ReserveOutcome<'_>, ReserveError>> {
+        join_all(asks.into_iter().map(|ask| async { self.reserve(&ask?).await })).await
     }
 
     pub(super) fn plan<'a>(
@@ -144,12 +164,17 @@ impl Service {
             };
             return Ok(Grant { untold: untold(&id, None), id, token: None, reserved_at_unix_ms });
         };
-        let issued = self.desk.issue(&lease, ask.job_id);
+        let issued = self.leases.issue(&lease, ask.job_id);
         if issued.differs {
             return Err(ReserveError::UsedForAnother);
         }
         let (token, reserved_at_unix_ms) = (issued.token, issued.reserved_at_unix_ms);
-        Ok(Grant { untold: untold(&lease.id, Some(plan)), id: lease.id, token, reserved_at_unix_ms })
+        Ok(Grant {
+            untold: untold(&lease.id, Some(Box::new(plan))),
+            id: lease.id,
+            token,
+            reserved_at_unix_ms,
+        })
     }
 
     fn count(&self, decision: &Decision) {

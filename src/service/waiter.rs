@@ -126,7 +126,9 @@ impl Waiter {
             Done::Tried(id, Err(ReserveError::UnknownLimit(key))) => {
                 self.fail(id, format!("unknown_limit_key:{key}"));
             }
-            Done::Tried(id, Err(error @ ReserveError::UsedForAnother)) => self.fail(id, error.to_string()),
+            Done::Tried(id, Err(error @ (ReserveError::UsedForAnother | ReserveError::Invalid(_)))) => {
+                self.fail(id, error.to_string());
+            }
         }
     }
 
@@ -274,7 +276,7 @@ impl Service {
                 is_picked_up: false,
             };
         };
-        let issued = self.desk.issue_as(ticket, &lease, job_id);
+        let issued = self.leases.issue_as(ticket, &lease, job_id);
         Reserved {
             lease: lease.id.clone(),
             token: issued.token,

@@ -13,7 +13,7 @@ async fn every_number_of_the_dashboard_is_there() {
 domain: demo
 limits: [{key: all, kind: rolling, capacity: 100, window_seconds: 60}]
 descriptors:
-- {key: path, value: /once, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: path, value: /once, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}}
 - {key: path, value: /dark, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
 ";
     let mut sluice = Sluice::with_limits(limits).await;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::envoy::Envoy;
+use crate::envoy::{Envoy, FAIL_CLOSED, RATELIMIT};
 use crate::sluice::{Sluice, directory, serve};
 use crate::wait::until;
 
@@ -46,6 +46,26 @@ async fn five_are_served_and_the_sixth_hears_when_to_come_back() {
     assert_eq!((blocked.header("x-sluice-reason"), blocked.header("retry-after")), ("never_fits", ""));
     let free = envoy.get("/elsewhere", &[]).await;
     assert_eq!((free.status, free.header("x-ratelimit-limit")), (200, ""), "no limit has a say");
+}
+
+/// However a client writes a path, it is the path that the upstream serves, and has the limit of that.
+#[tokio::test]
+async fn no_way_to_write_a_path_is_beside_its_limit() {
+    let limits = "domain: demo\ndescriptors: [{key: path, value: /hello, rate_limit: {unit: hour, requests_per_unit: 6}}]";
+    let sluice = Sluice::with_limits(limits).await;
+    for bootstrap in [RATELIMIT, FAIL_CLOSED] {
+        let envoy = Envoy::of(bootstrap).start(&[sluice.grpc_port()]).await;
+        let status = async |path: &str| envoy.get(path, &[]).await.status;
+        assert_eq!(status("/hello/other").await, 200, "another path");
+        if bootstrap == RATELIMIT {
+            for path in ["/hello", "/hello?x=1", "/hello?", "//hello", "/a/../hello?y", "/%68ello"] {
+                assert_eq!(status(path).await, 200, "{path}");
+            }
+        }
+        for path in ["/hello", "/hello?x=1", "/hello?x=2", "/./hello", "/%68ello?"] {
+            assert_eq!(status(path).await, 429, "{path}");
+        }
+    }
 }
 
 /// Denials of one limit must cost the other nothing: else whoever is denied starves everybody.

@@ -31,6 +31,7 @@ mod fleet;
 mod leases;
 mod limited;
 mod live;
+mod llm;
 mod manifests;
 mod options;
 mod retries;

@@ -86,7 +86,7 @@ async fn envoys_retry_after_stands_back() {
 async fn a_limit_of_the_route_takes_the_place_of_the_files() {
     let sluice = Sluice::with_limits(ONCE).await;
     let indent = "\n                  ";
-    let path = "- request_headers: {header_name: \":path\", descriptor_key: path}";
+    let path = "text: request.url_path";
     let limit = "limit: {dynamic_metadata: {metadata_key: {key: plan, path: [{key: limit}]}}}";
     let filter = "- name: envoy.filters.http.ratelimit";
     let plan = format!(

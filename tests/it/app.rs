@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use prost::Message;
 use sluice::app::StartError;
 use sluice::config::settings::value::Listen;
@@ -312,7 +313,7 @@ async fn no_race_admits_more_than_the_limit() {
                 );
             calls.spawn(async move {
                 let answer = client.should_rate_limit(crate::ask::request("all=1 + a=1")).await.unwrap();
-                answer.into_inner().overall_code() == sluice::grpc::pb::Code::Ok
+                answer.into_inner().overall_code() == sluice::api::pb::Code::Ok
             });
         }
     }
@@ -365,4 +366,45 @@ async fn idle_connections_do_not_hold_up_a_stop() {
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     let stopped = tokio::time::timeout(Duration::from_secs(3), app.app.stop()).await;
     assert!(stopped.is_ok(), "nobody waits for a stream that never ends");
+}
+
+/// Whoever routes to us sees that readiness has fallen while it can still call, and connect anew.
+#[tokio::test]
+async fn a_stop_leaves_those_who_are_connected_time_to_go_elsewhere() {
+    let app =
+        TestApp::with_limits(LIMITS).and_settings(|settings| settings.drain.wait_seconds = 2).start().await;
+    app.answers(&["a=1 -> ok 2/3 hour"]).await;
+    let TestApp { app, channel, dir } = app;
+    let Listen::Tcp(grpc) = app.grpc.clone() else { panic!("it has a port") };
+    let (admin, started) = (app.admin, sluice::clock::instant());
+    let stopping = tokio::spawn(app.stop());
+    until("readiness to fall", async || match crate::http::get(admin, "/readyz").await {
+        answer if answer.status == 503 => Ok(()),
+        answer => Err(answer.body),
+    })
+    .await;
+    let status = HealthClient::new(channel.clone()).check(HealthCheckRequest::default()).await.unwrap();
+    assert_eq!(status.into_inner().status(), ServingStatus::NotServing);
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    tokio::net::TcpStream::connect(grpc).await.expect("the port is open");
+    let mut client = RateLimitServiceClient::new(channel.clone());
+    client.should_rate_limit(crate::ask::request("a=1")).await.expect("a call is answered");
+    assert!(!stopping.is_finished());
+    // When the last one has gone there is nobody to wait for.
+    drop((client, channel));
+    tokio::time::timeout(Duration::from_millis(700), stopping).await.expect("it must stop").unwrap();
+    assert!(started.elapsed() < Duration::from_millis(1_900), "{:?}", started.elapsed());
+    drop(dir);
+}
+
+/// Those who stay are not waited for any longer than the setting says.
+#[tokio::test]
+async fn a_stop_waits_no_longer_than_it_may() {
+    let app =
+        TestApp::with_limits(LIMITS).and_settings(|settings| settings.drain.wait_seconds = 1).start().await;
+    app.answers(&["a=1 -> ok 2/3 hour"]).await;
+    let started = sluice::clock::instant();
+    app.app.stop().await;
+    let took = started.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_millis(2_500)).contains(&took), "{took:?}");
 }

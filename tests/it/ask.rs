@@ -17,7 +17,7 @@
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use sluice::grpc::pb;
+use sluice::api::pb;
 use tonic::Status;
 
 use crate::testapp::TestApp;

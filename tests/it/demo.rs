@@ -84,13 +84,13 @@ fn compose_mounts_what_the_demo_copies() {
     }
     let mounted = |name: &str, to: &str| mounts[&(name.to_owned(), to.to_owned())].as_str();
     assert_eq!(mounted("sluice", "/etc/sluice"), "./demo/config");
-    assert_eq!(mounted("envoy", "/etc/envoy/envoy.yaml"), "./envoy/leases.yaml");
+    assert_eq!(mounted("envoy", "/etc/envoy/envoy.yaml"), "./envoy/llm.yaml");
     for name in ["tigerbeetle", "upstream"] {
         assert_eq!(mounted(name, "/demo"), "./demo");
     }
     let script = read("scripts/demo.sh");
     assert!(script.contains("cp -r demo/config \"$dir/config\""));
-    assert!(script.contains("envoy/leases.yaml >\"$dir/envoy.yaml\""));
+    assert!(script.contains("envoy/llm.yaml >\"$dir/envoy.yaml\""));
 }
 
 /// Where Docker's own reader of the file is there, it has to take it.

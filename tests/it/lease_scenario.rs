@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use serde_json::{Value, json};
-use sluice::grpc::pb;
-use sluice::grpc::pb::lease::lease_service_client::LeaseServiceClient;
+use sluice::api::pb;
+use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
 
 use crate::testapp::TestApp;
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use sluice::api::pb;
+use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
 use sluice::app::StartError;
 use sluice::config::settings::secret::Secret;
-use sluice::grpc::pb;
-use sluice::grpc::pb::lease::lease_service_client::LeaseServiceClient;
 use tokio::task::JoinSet;
 
 use crate::ask::{header, request};

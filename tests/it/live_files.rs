@@ -57,6 +57,36 @@ async fn an_editor_that_writes_twice_is_one_change() {
     assert_eq!(app.metric("sluice_config_reloads_total{result=\"error\"}").await, 0.0);
 }
 
+/// What has been written so far may be right, and yet mean something else than the whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_file_never_goes_live() {
+    use std::io::Write;
+    let (app, file) = start().await;
+    let whole = format!("{}- {{key: user, rate_limit: {{unit: hour, requests_per_unit: 3}}}}\n", limits(20));
+    let (first, second) = whole.split_at(limits(20).len());
+    let mut writer = File::create(&file).unwrap();
+    writer.write_all(first.as_bytes()).unwrap();
+    let started = sluice::clock::instant();
+    while started.elapsed() < Duration::from_millis(600) {
+        assert_eq!((app.capacity(PATH).await, app.version().await), (Some(10), 1));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    writer.write_all(second.as_bytes()).unwrap();
+    drop(writer);
+    app.becomes("d:user=1:hour", Some(3)).await;
+    assert_eq!((app.capacity(PATH).await, app.version().await), (Some(20), 2), "one change");
+}
+
+/// Some programs never close what they have written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_stays_open_is_live_all_the_same() {
+    use std::io::Write;
+    let (app, file) = start().await;
+    let mut writer = File::create(&file).unwrap();
+    writer.write_all(limits(20).as_bytes()).unwrap();
+    app.becomes(PATH, Some(20)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_file_and_a_removed_one() {
     let (app, _) = start().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluice::grpc::pb;
+use sluice::api::pb;
 
 use crate::live::{config_map, within};
 use crate::testapp::{Builder, TestApp};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use sluice::config::{SourceFile, load_limits};
+use sluice::config::{Document, load_limits};
 use sluice::registry::changes::between;
 use sluice::registry::outline::Outline;
 
@@ -13,7 +13,7 @@ use crate::testapp::TestApp;
 
 fn outline(descriptors: &str) -> Outline {
     let text = format!("domain: d\n{descriptors}\n");
-    let file = SourceFile { name: "f".into(), text: text.clone() };
+    let file = Document { name: "f".into(), text: text.clone() };
     let loaded = load_limits(&[file], None).unwrap_or_else(|problems| panic!("{problems:?} in {text}"));
     Outline::of(&loaded.registry)
 }

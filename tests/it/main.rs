@@ -38,6 +38,7 @@ mod live_api;
 mod live_files;
 mod live_load;
 mod live_plan;
+mod live_sources;
 mod live_state;
 #[cfg(feature = "tigerbeetle")]
 mod live_tigerbeetle;

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use sluice::grpc::pb;
+use sluice::api::pb;
 
 use crate::ask::{self, header};
 use crate::testapp::TestApp;

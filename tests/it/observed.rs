@@ -1,6 +1,6 @@
 //! What an operator reads off a running server: metrics that are there before they are needed, and headers that fit.
 
-use sluice::grpc::pb;
+use sluice::api::pb;
 
 use crate::testapp::TestApp;
 use crate::wait::until;

@@ -28,6 +28,9 @@ const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionI
 
 const MIB: usize = 1 << 20;
 
+/// A RateLimitRequest: domain `d`, one descriptor with the entry `a=1`.
+const ASK: &[u8] = b"\x0a\x01d\x12\x08\x0a\x06\x0a\x01a\x12\x011";
+
 impl Sluice {
     fn grpc_address(&self) -> SocketAddr {
         self.grpc.parse().unwrap()
@@ -146,8 +149,32 @@ async fn calls_that_send_only_their_headers_are_counted_for_what_they_cost() {
     let (growth, calls) = sluice.growth_during(open).await;
     println!("4096 open calls: {growth} bytes, {} each", growth / 4096);
     assert!(growth / 4096 <= 8 << 10, "{} bytes each", growth / 4096);
-    let reply = calls.into_iter().next().unwrap().reply().await;
+    let first = calls.into_iter().next().unwrap().reply();
+    let reply = tokio::time::timeout(Duration::from_secs(20), first).await.expect("a body has a deadline");
     assert_eq!(reply.code, Code::DeadlineExceeded, "{reply:?}");
+    sluice.still_answers().await;
+}
+
+/// A peer that lets us send nothing has its calls answered and takes no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_answers_are_not_taken_is_closed() {
+    let sluice = Sluice::with_limits(LIMITS).await;
+    let stream = TcpStream::connect(sluice.grpc_address()).await.unwrap();
+    let (send, connection) =
+        h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+    let closed = tokio::spawn(async move { drop(connection.await) });
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        let request = ::http::Request::post(format!("http://sluice{METHOD}"));
+        let request = request.header("content-type", "application/grpc").body(()).unwrap();
+        let mut send = send.clone().ready().await.unwrap();
+        let (answer, mut body) = send.send_request(request, false).unwrap();
+        body.send_data(framed(ASK).into(), true).unwrap();
+        kept.push(answer.await.unwrap());
+    }
+    let closed = tokio::time::timeout(Duration::from_secs(60), closed).await;
+    closed.expect("it must be closed").unwrap();
+    assert_eq!(sluice.metric("sluice_connections_closed_total{port=\"grpc\",reason=\"unread\"}").await, 1);
     sluice.still_answers().await;
 }
 

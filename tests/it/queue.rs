@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluice::grpc::pb::lease as pb;
-use sluice::grpc::pb::lease::lease_service_client::LeaseServiceClient;
+use sluice::api::pb::lease as pb;
+use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
 use tonic::Code;
 
 use crate::http::Answer;

@@ -165,7 +165,7 @@ fn documents() -> Vec<PathBuf> {
 fn files_in_the_documents_are_right() {
     for path in documents() {
         for text in snippets(&read(&path), "yaml") {
-            let file = config::SourceFile { name: shown(&path), text };
+            let file = config::Document { name: shown(&path), text };
             let problems = if file.text.starts_with("domain:") {
                 config::load_limits(std::slice::from_ref(&file), None).err()
             } else if file.text.starts_with("retry_policy:") {

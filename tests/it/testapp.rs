@@ -120,6 +120,8 @@ impl Builder {
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         loaded.settings.grpc.listen = Listen::Tcp(free);
         loaded.settings.admin.listen = free;
+        // Every test is connected, and no test but its own waits for that.
+        loaded.settings.drain.wait_seconds = 0;
         for change in self.settings {
             change(&mut loaded.settings);
         }

@@ -1,7 +1,7 @@
 //! The whole of Sluice on the real TigerBeetle server, seen through the gRPC and admin ports.
 
+use sluice::api::pb;
 use sluice::config::settings::value::{LedgerUri, OnFailure, Share};
-use sluice::grpc::pb;
 
 use crate::testapp::{Builder, TestApp};
 use crate::tigerbeetle::Server;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluice::api::pb::lease as pb;
+use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
 use sluice::config::settings::secret::Secret;
 use sluice::config::settings::value::{LedgerUri, OnFailure, Share};
-use sluice::grpc::pb::lease as pb;
-use sluice::grpc::pb::lease::lease_service_client::LeaseServiceClient;
-use sluice::service::reserve::{Ask, AskName};
+use sluice::service::reserve::{Ask, AskName, Grant, ReserveOutcome};
 
 use crate::ask::request;
 use crate::lease_rows::run_all;
@@ -166,16 +166,23 @@ async fn a_caller_that_has_left_holds_nothing() {
     let ask =
         Ask { name: AskName::Fresh, job_id: "", wants: vec![("d:row=a:tokens", 50), ("d:row=a:held", 1)] };
     let service = &app.app.service;
-    let grant = service.reserve(&ask).await.unwrap().unwrap();
+    let grant = granted(service.reserve(&ask).await.unwrap());
     assert_eq!(app.used("d:row=a:tokens").await, 51);
     drop(grant);
     until_used(&app, "d:row=a:tokens", 1).await;
     until_used(&app, "d:row=a:held", 1).await;
-    let mut told = service.reserve(&ask).await.unwrap().unwrap();
+    let mut told = granted(service.reserve(&ask).await.unwrap());
     told.told();
     drop(told);
     assert_eq!(app.used("d:row=a:tokens").await, 51);
     assert!(counted(&app, "voided_on_cancel").await >= 1);
+}
+
+fn granted(outcome: ReserveOutcome<'_>) -> Grant<'_> {
+    match outcome {
+        ReserveOutcome::Granted(grant) => grant,
+        ReserveOutcome::Denied(denial) => panic!("{denial:?}"),
+    }
 }
 
 /// As an instance with a new file sees a limit of which an older one holds more than it will have.

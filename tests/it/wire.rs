@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request};
 use prost::Message;
-use sluice::grpc::pb;
+use sluice::api::pb;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;

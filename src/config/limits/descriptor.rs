@@ -95,7 +95,7 @@ impl<'r> Reader<'r> {
         let name: Arc<str> = fields.text("name").unwrap_or_default().into();
         let replaces = self.replaces(fields, &name);
         let requests = fields.whole("requests_per_unit", 0..=u64::from(u32::MAX));
-        let unit = fields.parsed::<spec::Unit>("unit");
+        let unit = spec::unit(fields);
         self.names.insert(Arc::clone(&name));
         if fields.flag("unlimited") {
             if fields.has("unit") {
@@ -110,7 +110,7 @@ impl<'r> Reader<'r> {
         node.rules.push(Rule {
             target: Target::Derived,
             spec: Arc::new(spec::requests_per(unit, requests, spec::origin(fields))),
-            suffix: if name.is_empty() { unit.name.into() } else { Arc::clone(&name) },
+            suffix: if name.is_empty() { unit.name().into() } else { Arc::clone(&name) },
             name,
             cost: Cost::Hits,
             reconcile: false,

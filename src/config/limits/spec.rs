@@ -3,45 +3,19 @@
 //! Refuses to know where the limit hangs.
 
 use std::num::NonZeroU32;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::config::decode::Fields;
 use crate::config::scalar;
 use crate::config::shape::one_of;
-use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage};
+use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage, Unit};
 
 /// Half of 64 bits, so that neither a sum of reservations nor a debt can overflow.
 pub const AMOUNT_MAX: u64 = (1 << 63) - 1;
 
 /// A unit of time of `rate_limit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unit {
-    pub name: &'static str,
-    pub seconds: NonZeroU32,
-}
-
-const UNITS: [(&str, u32); 7] = [
-    ("second", 1),
-    ("minute", 60),
-    ("hour", 3_600),
-    ("day", 86_400),
-    ("week", 7 * 86_400),
-    ("month", 30 * 86_400),
-    ("year", 365 * 86_400),
-];
-
-impl FromStr for Unit {
-    type Err = String;
-
-    /// In any case, as envoyproxy/ratelimit does.
-    fn from_str(text: &str) -> Result<Self, String> {
-        UNITS
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(text))
-            .and_then(|&(name, seconds)| Some(Self { name, seconds: NonZeroU32::new(seconds)? }))
-            .ok_or_else(|| one_of(text, &UNITS.map(|(name, _)| name)))
-    }
+pub fn unit(fields: &Fields<'_>) -> Option<Unit> {
+    fields.scalar("unit", |text, _| Unit::parse(text).ok_or_else(|| one_of(text, &Unit::ALL.map(Unit::name))))
 }
 
 /// The limit that `kind`, `capacity` and so on describe.
@@ -74,7 +48,7 @@ pub fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
 /// The limit that a `rate_limit` describes.
 pub fn requests_per(unit: Unit, requests: u64, origin: Origin) -> LimitSpec {
     LimitSpec {
-        kind: Kind::Rolling { window_seconds: unit.seconds },
+        kind: Kind::Rolling { window_seconds: unit.seconds() },
         capacity: requests,
         overage: Overage::Deny,
         unit: "requests".to_owned(),

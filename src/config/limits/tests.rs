@@ -7,9 +7,9 @@ use crate::limit::key::Entry;
 use crate::limit::{Accounts, Cost, Kind, LimitSpec};
 use crate::registry::{Node, tree};
 
-fn files(texts: &[&str]) -> Vec<SourceFile> {
+fn files(texts: &[&str]) -> Vec<Document> {
     let name = |n: usize| char::from(b'a' + u8::try_from(n).unwrap()).to_string();
-    texts.iter().enumerate().map(|(n, text)| SourceFile { name: name(n), text: (*text).to_owned() }).collect()
+    texts.iter().enumerate().map(|(n, text)| Document { name: name(n), text: (*text).to_owned() }).collect()
 }
 
 fn load(texts: &[&str]) -> LoadedLimits {

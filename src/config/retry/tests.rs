@@ -3,7 +3,7 @@
 use super::*;
 
 fn load(text: &str) -> Result<RetryPolicy, Vec<Problem>> {
-    load_retry_policy(Some(&SourceFile { name: "r".into(), text: text.to_owned() }))
+    load_retry_policy(Some(&Document { name: "r".into(), text: text.to_owned() }))
 }
 
 fn lines(problems: &[Problem]) -> String {

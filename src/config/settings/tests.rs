@@ -4,7 +4,7 @@ use super::secret::{check_admin_exposure, read_secrets, read_token};
 use super::*;
 
 fn load(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
-    load_settings(Some(&SourceFile { name: "s".into(), text: text.to_owned() }))
+    load_settings(Some(&Document { name: "s".into(), text: text.to_owned() }))
 }
 
 fn lines(problems: &[Problem]) -> String {
@@ -19,6 +19,7 @@ admin:  {listen: 127.0.0.1:8080}
 ledger: {uri: memory, timeout_ms: 250, on_failure: error, local_share: 0.1, transfer_ids: time_ordered, queue_max: 65536}
 leases: {secrets: [], book_max: 1000000}
 limits: {dynamic_keys_max: 1000000}
+drain:  {wait_seconds: 3}
 log:    {format: text, level: info}
 ";
     for text in ["", "# nothing", "grpc:", "grpc: {}\nadmin: {listen: }", defaults] {
@@ -42,6 +43,7 @@ ledger:
   queue_max: 1
 leases: {secrets: [0123456789abcdef, short], book_max: 2}
 limits: {dynamic_keys_max: 3}
+drain: {wait_seconds: 0}
 log: {format: json, level: debug}
 ",
     )
@@ -58,6 +60,7 @@ log: {format: json, level: debug}
     assert_eq!(settings.ledger.transfer_ids, TransferIds::Sha256);
     assert_eq!(settings.leases.secrets, [Secret::new("0123456789abcdef"), Secret::new("short")]);
     assert_eq!((settings.leases.book_max, settings.limits.dynamic_keys_max), (2, 3));
+    assert_eq!(settings.drain.wait_seconds, 0);
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
     assert_eq!(lines(&warnings), "s:11: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
     let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
@@ -125,6 +128,10 @@ fn mistakes() {
         (
             "limits: {dynamic_keys_max: 1e6}",
             "s:1: limits.dynamic_keys_max: must be a whole number from 1 to 100000000, not `1e6`",
+        ),
+        (
+            "drain: {wait_seconds: 601}",
+            "s:1: drain.wait_seconds: must be a whole number from 0 to 600, not `601`",
         ),
         (
             "log: {format: xml, level: loud}",

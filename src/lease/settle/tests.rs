@@ -36,10 +36,10 @@ fn lease(held_texts: &[&str]) -> Lease {
     }
 }
 
-fn say(change: Option<Change>) -> String {
+fn say(adjustment: Option<Adjustment>) -> String {
     let account = Arc::new(Account::new(LimitKey::new("k")));
-    let Some(change) = change else { return "-".to_owned() };
-    let chain = change.chain(&LeaseId::parse("x"), &account, Some(100)).unwrap();
+    let Some(adjustment) = adjustment else { return "-".to_owned() };
+    let chain = adjustment.chain(&LeaseId::parse("x"), &account, Some(100)).unwrap();
     say_chain(&chain)
 }
 
@@ -81,7 +81,7 @@ fn rows() {
     ] {
         let lease = lease(&[held_text]);
         let steps = settle(&lease, &[used], RESERVED_AT_MS + after_ms);
-        let said = say(steps.first().map(|step| step.change));
+        let said = say(steps.first().map(|step| step.adjustment));
         assert_eq!(said, expected, "{held_text} used {used:?} after {after_ms} ms");
     }
 }
@@ -89,7 +89,7 @@ fn rows() {
 #[test]
 fn a_clock_that_is_behind_has_seen_no_time_pass() {
     let steps = settle(&lease(&["r10/60"]), &[Some(4)], RESERVED_AT_MS - 5_000);
-    assert_eq!(say(Some(steps[0].change)), "void, take 4 for 60 s");
+    assert_eq!(say(Some(steps[0].adjustment)), "void, take 4 for 60 s");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn each_limit_is_settled_on_its_own() {
     let lease = lease(&["r10/60", "c1/300", "r5/10", "r7/60"]);
     let steps = settle(&lease, &[Some(3), None, Some(1), Some(7)], RESERVED_AT_MS + 15_000);
     let said: Vec<String> =
-        steps.iter().map(|step| format!("{}: {}", step.index, say(Some(step.change)))).collect();
+        steps.iter().map(|step| format!("{}: {}", step.index, say(Some(step.adjustment)))).collect();
     assert_eq!(said, ["0: void, take 3 for 45 s", "1: void"]);
 }
 
@@ -105,9 +105,9 @@ fn each_limit_is_settled_on_its_own() {
 fn a_limit_that_no_file_knows_any_more_can_only_come_back_whole() {
     let account = Arc::new(Account::new(LimitKey::new("k")));
     let (id, remaining_seconds) = (LeaseId::parse("x"), seconds(9));
-    assert!(Change::Release.chain(&id, &account, None).is_some());
-    assert!(Change::Lower { to: 1, remaining_seconds }.chain(&id, &account, None).is_none());
-    assert!(Change::Raise { by: 1, remaining_seconds }.chain(&id, &account, None).is_none());
+    assert!(Adjustment::Release.chain(&id, &account, None).is_some());
+    assert!(Adjustment::Lower { to: 1, remaining_seconds }.chain(&id, &account, None).is_none());
+    assert!(Adjustment::Raise { by: 1, remaining_seconds }.chain(&id, &account, None).is_none());
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn what_follows_a_refusal() {
     let account = Arc::new(Account::new(LimitKey::new("k")));
     let remaining_seconds = seconds(9);
     let (lower, raise) =
-        (Change::Lower { to: 4, remaining_seconds }, Change::Raise { by: 4, remaining_seconds });
-    for (change, index, code, overage, expected) in [
+        (Adjustment::Lower { to: 4, remaining_seconds }, Adjustment::Raise { by: 4, remaining_seconds });
+    for (adjustment, index, code, overage, expected) in [
         (lower, 0, Code::PendingTransferExpired, Overage::Deny, "take 4 for 9 s"),
         (lower, 0, Code::PendingTransferNotFound, Overage::Debt, "-"),
         (lower, 0, Code::IdAlreadyFailed, Overage::Debt, "-"),
@@ -125,12 +125,16 @@ fn what_follows_a_refusal() {
         (raise, 0, Code::IdAlreadyFailed, Overage::Debt, "owe 4"),
         (raise, 0, Code::ExceedsCredits, Overage::Deny, "-"),
         (raise, 0, Code::ExistsWithDifferentFields, Overage::Debt, "-"),
-        (Change::Release, 0, Code::PendingTransferExpired, Overage::Debt, "-"),
-        (Change::Release, 0, Code::PendingTransferAlreadyVoided, Overage::Debt, "-"),
+        (Adjustment::Release, 0, Code::PendingTransferExpired, Overage::Debt, "-"),
+        (Adjustment::Release, 0, Code::PendingTransferAlreadyVoided, Overage::Debt, "-"),
     ] {
         let refusal = Refusal { index, code, failed: 1 << index };
-        let next = change.after_refusal(refusal, overage, &LeaseId::parse("x"), &account, Some(100));
-        assert_eq!(next.map_or("-".to_owned(), |chain| say_chain(&chain)), expected, "{change:?} {code:?}");
+        let next = adjustment.after_refusal(refusal, overage, &LeaseId::parse("x"), &account, Some(100));
+        assert_eq!(
+            next.map_or("-".to_owned(), |chain| say_chain(&chain)),
+            expected,
+            "{adjustment:?} {code:?}"
+        );
     }
 }
 

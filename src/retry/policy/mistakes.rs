@@ -9,9 +9,7 @@ use super::{
     BUDGET_FLOOR_MAX, BUDGET_RATIO_MAX, BUDGET_WINDOW_SECONDS_MAX, Budget, ELAPSED_ROWS_MAX, ElapsedStep,
     FACTOR_MAX, PLACES_MAX, Queue, RetryPolicy, WAIT_MS_MAX, WAIT_SECONDS_MAX,
 };
-
-/// A descriptor with an entry of this key is a completion, so the key can't mark a retry as well.
-const COMPLETION_KEY: &str = "lease_id";
+use crate::limit::COMPLETION_ENTRY;
 
 impl RetryPolicy {
     /// Every mistake: the field (`rolling.factor`, `queue.elapsed[2].below_seconds`), and what is wrong with it.
@@ -117,7 +115,7 @@ impl Mistakes {
         if budget.descriptor_key.is_empty() {
             self.add("budget.descriptor_key", "is empty; name the entry that marks a retry");
         }
-        if budget.descriptor_key == COMPLETION_KEY {
+        if budget.descriptor_key == COMPLETION_ENTRY {
             self.add("budget.descriptor_key", "is lease_id, which marks a completion; take another name");
         }
     }

@@ -1,6 +1,6 @@
-//! The desk: where leases are handed out and come back, by token or by plain id.
+//! The leases of this instance: they are handed out here and come back, by token or by plain id.
 //!
-//! Keeps the secrets, the book and the tasks that settle. Knows neither the wire nor how a reserve is decided.
+//! Keeps the secrets, the lease table and the tasks that settle. Knows neither the wire nor how a reserve is decided.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use super::book::{Book, Page, State};
+use super::table::{LeaseRecord, LeaseState, LeaseTable};
 use super::token::{self, Refused, Signer};
 use super::{Lease, bytes};
 use crate::clock;
@@ -21,9 +21,9 @@ use crate::telemetry::{LeaseEvent, Metrics};
 const SETTLING_MAX: usize = 16_384;
 
 #[derive(Debug)]
-pub struct Desk {
+pub(crate) struct Leases {
     signer: Signer,
-    book: Book,
+    table: LeaseTable,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     settling: Arc<Semaphore>,
@@ -32,17 +32,17 @@ pub struct Desk {
 
 /// A lease as it is handed out.
 #[derive(Debug)]
-pub struct Issued {
+pub(crate) struct Issued {
     /// `None` if its keys are too long for one: then it goes by its id, here only.
-    pub token: Option<String>,
-    pub reserved_at_unix_ms: u64,
+    pub(crate) token: Option<String>,
+    pub(crate) reserved_at_unix_ms: u64,
     /// There was one of this name that holds something else; this is that one.
-    pub differs: bool,
+    pub(crate) differs: bool,
 }
 
 /// What somebody who wants to complete a lease finds.
 #[derive(Debug)]
-pub enum Found {
+pub(crate) enum Found {
     Open(Lease),
     Completed,
     /// Reserved elsewhere, ended, or never there.
@@ -51,27 +51,27 @@ pub enum Found {
 
 /// A lease for those who look.
 #[derive(Debug)]
-pub struct View {
-    pub state: State,
-    pub lease: Lease,
-    pub job_id: String,
+pub(crate) struct View {
+    pub(crate) state: LeaseState,
+    pub(crate) lease: Lease,
+    pub(crate) job_id: String,
 }
 
-impl Desk {
-    pub fn new(signer: Signer, book_max: usize, metrics: Arc<Metrics>) -> Self {
+impl Leases {
+    pub(crate) fn new(signer: Signer, leases_max: usize, metrics: Arc<Metrics>) -> Self {
         let settling = Arc::new(Semaphore::new(SETTLING_MAX));
-        let (book, tasks) = (Book::new(book_max), TaskTracker::new());
-        Self { signer, book, metrics, tasks, settling, unsettled: AtomicU64::new(0) }
+        let (table, tasks) = (LeaseTable::new(leases_max), TaskTracker::new());
+        Self { signer, table, metrics, tasks, settling, unsettled: AtomicU64::new(0) }
     }
 
     /// Hands out a lease that was reserved. One that its caller named may have been handed out before.
-    pub fn issue(&self, lease: &Lease, job_id: &str) -> Issued {
+    pub(crate) fn issue(&self, lease: &Lease, job_id: &str) -> Issued {
         let mut written = Vec::with_capacity(128);
         bytes::write(&mut written, lease);
         let token = self.signer.sign(&written);
         written.extend(job_id.as_bytes());
-        let page = self.book.open(lease.id.bits(), written.into_boxed_slice(), ends_ms(lease));
-        let Some(first) = page.as_ref().and_then(read) else {
+        let record = self.table.open(lease.id.bits(), written.into_boxed_slice(), ends_ms(lease));
+        let Some(first) = record.as_ref().and_then(read) else {
             self.metrics.lease_event(LeaseEvent::Reserved);
             return Issued { token, reserved_at_unix_ms: lease.reserved_at_unix_ms, differs: false };
         };
@@ -83,23 +83,23 @@ impl Desk {
     }
 
     /// The same for one that is known by another name than its own: both lead to it.
-    pub fn issue_as(&self, name: &LeaseId, lease: &Lease, job_id: &str) -> Issued {
+    pub(crate) fn issue_as(&self, name: &LeaseId, lease: &Lease, job_id: &str) -> Issued {
         let issued = self.issue(lease, job_id);
         if *name != lease.id {
             let mut written = Vec::with_capacity(128);
             bytes::write(&mut written, lease);
             written.extend(job_id.as_bytes());
-            self.book.open(name.bits(), written.into_boxed_slice(), ends_ms(lease));
+            self.table.open(name.bits(), written.into_boxed_slice(), ends_ms(lease));
         }
         issued
     }
 
     /// The lease that a text names: a token, or a plain id.
-    pub fn find(&self, text: &str) -> Result<Found, Refused> {
+    pub(crate) fn find(&self, text: &str) -> Result<Found, Refused> {
         if token::is_meant(text) { self.find_token(text) } else { Ok(self.find_id(text)) }
     }
 
-    pub fn find_token(&self, text: &str) -> Result<Found, Refused> {
+    pub(crate) fn find_token(&self, text: &str) -> Result<Found, Refused> {
         let lease = self.signer.open(text).inspect_err(|refused| {
             let count = self.metrics.lease_event(LeaseEvent::Forged);
             if worth_a_line(count) {
@@ -109,8 +109,8 @@ impl Desk {
                 );
             }
         })?;
-        match self.book.find(lease.id.bits()) {
-            Some(Page { state: State::Completed, .. }) => Ok(Found::Completed),
+        match self.table.find(lease.id.bits()) {
+            Some(LeaseRecord { state: LeaseState::Completed, .. }) => Ok(Found::Completed),
             _ => Ok(Found::Open(lease)),
         }
     }
@@ -118,28 +118,28 @@ impl Desk {
     fn find_id(&self, text: &str) -> Found {
         match self.view(text) {
             None => Found::Unknown,
-            Some(View { state: State::Completed, .. }) => Found::Completed,
+            Some(View { state: LeaseState::Completed, .. }) => Found::Completed,
             Some(View { lease, .. }) => Found::Open(lease),
         }
     }
 
-    pub fn view(&self, id: &str) -> Option<View> {
+    pub(crate) fn view(&self, id: &str) -> Option<View> {
         let bits = LeaseId::parse(id).bits();
-        let view = read(&self.book.find(bits)?)?;
+        let view = read(&self.table.find(bits)?)?;
         // Another name of it: what became of it is written under its own.
-        let own = (view.lease.id.bits() != bits).then(|| self.book.find(view.lease.id.bits())).flatten();
-        Some(View { state: own.map_or(view.state, |page| page.state), ..view })
+        let own = (view.lease.id.bits() != bits).then(|| self.table.find(view.lease.id.bits())).flatten();
+        Some(View { state: own.map_or(view.state, |record| record.state), ..view })
     }
 
     /// What any instance can complete a lease with; `None` if its keys are too long for that.
-    pub fn token(&self, lease: &Lease) -> Option<String> {
+    pub(crate) fn token(&self, lease: &Lease) -> Option<String> {
         let mut written = Vec::with_capacity(128);
         bytes::write(&mut written, lease);
         self.signer.sign(&written)
     }
 
     /// What became of a completion.
-    pub fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
+    pub(crate) fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
         let Some(error) = error else { return self.completed(lease) };
         let count = self.unsettled.fetch_add(1, Ordering::Relaxed) + 1;
         if worth_a_line(count) {
@@ -154,13 +154,13 @@ impl Desk {
         let mut written = Vec::with_capacity(128);
         bytes::write(&mut written, lease);
         let written = written.into_boxed_slice();
-        if self.book.complete(lease.id.bits(), written, ends_ms(lease), clock::monotonic_ms()) {
+        if self.table.complete(lease.id.bits(), written, ends_ms(lease), clock::monotonic_ms()) {
             self.metrics.lease_event(LeaseEvent::Completed);
         }
     }
 
     /// Runs a completion to its end, whatever becomes of the caller, once there is room for it.
-    pub async fn run<F>(&self, settling: F) -> Result<(), LedgerError>
+    pub(crate) async fn run<F>(&self, settling: F) -> Result<(), LedgerError>
     where
         F: Future<Output = Result<(), LedgerError>> + Send + 'static,
     {
@@ -174,14 +174,14 @@ impl Desk {
     }
 
     /// Forgets leases that have ended.
-    pub fn sweep(&self) {
-        for _ in 0..self.book.sweep(clock::monotonic_ms()) {
+    pub(crate) fn sweep(&self) {
+        for _ in 0..self.table.sweep(clock::monotonic_ms()) {
             self.metrics.lease_event(LeaseEvent::ExpiredUnseen);
         }
     }
 
     /// Waits for what is being settled. Call when nobody completes any more, and before the ledger closes.
-    pub async fn close(&self, limit: Duration) {
+    pub(crate) async fn close(&self, limit: Duration) {
         self.tasks.close();
         if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
             tracing::warn!(leases = self.tasks.len(), "leases were not settled in time and will expire");
@@ -194,13 +194,13 @@ fn worth_a_line(count: u64) -> bool {
     count.is_power_of_two()
 }
 
-fn read(page: &Page) -> Option<View> {
-    let mut rest = &*page.bytes;
+fn read(record: &LeaseRecord) -> Option<View> {
+    let mut rest = &*record.bytes;
     let lease = bytes::read(&mut rest)?;
-    Some(View { state: page.state, lease, job_id: String::from_utf8_lossy(rest).into_owned() })
+    Some(View { state: record.state, lease, job_id: String::from_utf8_lossy(rest).into_owned() })
 }
 
-/// When a lease ends, on the clock of the book.
+/// When a lease ends, on the clock of the table.
 fn ends_ms(lease: &Lease) -> u64 {
     let left_ms = lease.ends_at_unix_ms().saturating_sub(clock::unix_ms());
     clock::monotonic_ms().saturating_add(left_ms)

@@ -1,0 +1,175 @@
+//! ShouldRateLimit: Envoy's request as the domain sees it, and a decision as Envoy's response.
+//!
+//! Every malformed request is refused with the name of the field. A descriptor with an entry `lease_id` is a completion.
+
+use smallvec::SmallVec;
+
+use super::error::WireError;
+use super::pb;
+use crate::admission::{Code, Denial, Status};
+use crate::lease::{Report, Used};
+use crate::limit::key::Entry;
+use crate::limit::{COMPLETION_ENTRY, Unit};
+use crate::registry::{Ask, OverrideLimit};
+use crate::service::check::{Check, Checked, Completion};
+
+/// Envoy's configurations have a handful of descriptors, and each costs a look-up.
+const DESCRIPTORS_MAX: usize = 64;
+const ENTRIES_MAX: usize = 64;
+
+/// The entry of a completion that narrows its hits to one limit.
+const LIMIT: &str = "limit";
+
+pub(crate) fn parse<'a>(
+    message: &'a pb::RateLimitRequest,
+    request_id: Option<&'a str>,
+) -> Result<Check<'a>, WireError> {
+    if message.domain.is_empty() {
+        return Err(WireError::invalid("domain: must not be empty"));
+    }
+    match message.descriptors.len() {
+        0 => return Err(WireError::invalid("descriptors: at least one is needed")),
+        count if count > DESCRIPTORS_MAX => {
+            let text = format!("descriptors: {count} given, at most {DESCRIPTORS_MAX} are read");
+            return Err(WireError::invalid(text));
+        }
+        _ => {}
+    }
+    // A request's 0 is "not set" in proto3 and means 1; a descriptor's 0 is a look.
+    let default_hits = u64::from(message.hits_addend).max(1);
+    let mut asks = SmallVec::new();
+    let mut completions = Vec::new();
+    for (index, descriptor) in message.descriptors.iter().enumerate() {
+        match lease_of(descriptor) {
+            Some(lease) => completions.push(Completion { index, report: parse_report(lease, descriptor) }),
+            None => asks.push(parse_descriptor(index, descriptor, default_hits)?),
+        }
+    }
+    let request_id = request_id.filter(|id| !id.is_empty());
+    Ok(Check { domain: &message.domain, asks, completions, request_id })
+}
+
+/// The lease that a descriptor completes, if that is what it is.
+fn lease_of(descriptor: &pb::RateLimitDescriptor) -> Option<&str> {
+    descriptor.entries.iter().find(|entry| entry.key == COMPLETION_ENTRY).map(|entry| entry.value.as_str())
+}
+
+/// Entries that only tell the phases apart are not looked at. The request's own hits are those of its start.
+fn parse_report<'a>(lease: &'a str, descriptor: &'a pb::RateLimitDescriptor) -> Report<'a> {
+    let limit = descriptor.entries.iter().find(|entry| entry.key == LIMIT);
+    let used = descriptor.hits_addend.as_ref().map(|hits| match descriptor.is_negative_hits {
+        true => Used::Refund(hits.value),
+        false => Used::Hits(hits.value),
+    });
+    Report { lease, limit: limit.map(|entry| entry.value.as_str()), used }
+}
+
+fn parse_descriptor(
+    index: usize,
+    descriptor: &pb::RateLimitDescriptor,
+    default_hits: u64,
+) -> Result<Ask<'_>, WireError> {
+    match descriptor.entries.len() {
+        0 => return Err(WireError::invalid(format!("descriptors[{index}].entries: at least one is needed"))),
+        count if count > ENTRIES_MAX => {
+            let text = format!("descriptors[{index}].entries: {count} given, at most {ENTRIES_MAX} are read");
+            return Err(WireError::invalid(text));
+        }
+        _ => {}
+    }
+    if descriptor.is_negative_hits {
+        return Err(WireError::invalid(format!(
+            "descriptors[{index}].is_negative_hits: only a completion (an entry `lease_id`) can give hits back"
+        )));
+    }
+    let mut entries = SmallVec::new();
+    for (place, entry) in descriptor.entries.iter().enumerate() {
+        if entry.key.is_empty() {
+            let text = format!("descriptors[{index}].entries[{place}].key: must not be empty");
+            return Err(WireError::invalid(text));
+        }
+        entries.push(Entry { key: &entry.key, value: &entry.value });
+    }
+    let hits = descriptor.hits_addend.as_ref().map_or(default_hits, |hits| hits.value);
+    let limit = descriptor.limit.as_ref().map(|limit| {
+        let unit = unit_of(limit.unit).ok_or_else(|| {
+            WireError::invalid(format!(
+                "descriptors[{index}].limit.unit: must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"
+            ))
+        })?;
+        Ok::<_, WireError>(OverrideLimit { requests_per_unit: limit.requests_per_unit, unit })
+    });
+    Ok(Ask { entries, hits, limit: limit.transpose()? })
+}
+
+/// Envoy's units, each beside ours.
+const UNITS: [(pb::Unit, Unit); 7] = [
+    (pb::Unit::Second, Unit::Second),
+    (pb::Unit::Minute, Unit::Minute),
+    (pb::Unit::Hour, Unit::Hour),
+    (pb::Unit::Day, Unit::Day),
+    (pb::Unit::Week, Unit::Week),
+    (pb::Unit::Month, Unit::Month),
+    (pb::Unit::Year, Unit::Year),
+];
+
+fn unit_of(number: i32) -> Option<Unit> {
+    UNITS.iter().find(|(theirs, _)| *theirs as i32 == number).map(|(_, ours)| *ours)
+}
+
+fn unit_number(unit: Option<Unit>) -> i32 {
+    let found = UNITS.iter().find(|(_, ours)| Some(*ours) == unit);
+    found.map_or(pb::Unit::Unknown, |(theirs, _)| *theirs) as i32
+}
+
+fn code_number(code: Code) -> i32 {
+    let code = match code {
+        Code::Ok => pb::Code::Ok,
+        Code::OverLimit => pb::Code::OverLimit,
+    };
+    code as i32
+}
+
+pub(crate) fn response(checked: Checked) -> pb::RateLimitResponse {
+    // Always set: Envoy takes an unset overall_code as allowed.
+    let overall = if checked.denial.is_none() { Code::Ok } else { Code::OverLimit };
+    pb::RateLimitResponse {
+        overall_code: code_number(overall),
+        statuses: checked.statuses.iter().map(descriptor_status).collect(),
+        response_headers_to_add: checked.denial.as_ref().map(headers).unwrap_or_default(),
+        dynamic_metadata: checked.lease.map(lease_metadata),
+        ..Default::default()
+    }
+}
+
+/// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
+fn lease_metadata(lease: String) -> pb::Struct {
+    let value = pb::Value { kind: Some(pb::value::Kind::StringValue(lease)) };
+    pb::Struct { fields: [(COMPLETION_ENTRY.to_owned(), value)].into() }
+}
+
+fn descriptor_status(status: &Status) -> pb::DescriptorStatus {
+    pb::DescriptorStatus {
+        code: code_number(status.code),
+        current_limit: status.limit.as_ref().map(|limit| pb::RateLimit {
+            name: limit.name.to_string(),
+            requests_per_unit: limit.requests_per_unit,
+            unit: unit_number(limit.unit),
+        }),
+        limit_remaining: status.remaining,
+        duration_until_reset: status.reset_ms.map(duration),
+        ..Default::default()
+    }
+}
+
+fn duration(ms: u64) -> pb::Duration {
+    let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+    let nanos = i32::try_from(ms % 1000).expect("a remainder of 1000 must fit") * 1_000_000;
+    pb::Duration { seconds, nanos }
+}
+
+fn headers(denial: &Denial) -> Vec<pb::HeaderValue> {
+    let header =
+        |(key, value): (&str, String)| pb::HeaderValue { key: key.to_owned(), value, ..Default::default() };
+    denial.headers().map(header).collect()
+}

@@ -1,0 +1,203 @@
+//! The lease table: leases by their plain id, for those who did not keep the token, and for whoever looks.
+//!
+//! It is bounded: when it is full, the lease that ends first makes room, and can then be completed by its token only. A
+//! lease that was completed stays for a while, so that a second completion changes nothing. Holds bytes and knows no limits.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+
+/// A lease weighs one place of the table per this many bytes, so that long keys can't fill memory.
+const BYTES_PER_PLACE: usize = 256;
+
+/// Leases end on multiples of this; never early.
+const TICK_MS: u64 = 1000;
+
+/// How long a completed lease stays once the table is half full: retries of a completion come within seconds.
+const COMPLETED_MS: u64 = 60_000;
+
+/// Leases dropped under one lock, so that callers get in between.
+const ENDED_PER_LOCK: usize = 1000;
+
+/// No place.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseState {
+    Open,
+    Completed,
+}
+
+/// A lease as the table holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeaseRecord {
+    pub(crate) state: LeaseState,
+    pub(crate) bytes: Box<[u8]>,
+}
+
+/// The lease table as the server shares it. A plain mutex, because a section takes a few look-ups and never waits.
+#[derive(Debug)]
+pub(crate) struct LeaseTable {
+    inner: Mutex<Inner>,
+    places_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    by_id: HashTable<u32>,
+    /// The first entry of each tick at which some end.
+    ends: BTreeMap<u64, u32>,
+    places: usize,
+    hasher: ahash::RandomState,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: u128,
+    bytes: Box<[u8]>,
+    ends_ms: u64,
+    /// Neighbours among the entries of the same tick.
+    before: u32,
+    after: u32,
+    state: LeaseState,
+}
+
+impl Entry {
+    fn places(&self) -> usize {
+        1 + self.bytes.len() / BYTES_PER_PLACE
+    }
+}
+
+impl LeaseTable {
+    pub(crate) fn new(places_max: usize) -> Self {
+        Self { inner: Mutex::default(), places_max }
+    }
+
+    /// Remembers an open lease until `ends_ms`. If there is one with this id, that one stays, and is returned.
+    pub(crate) fn open(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64) -> Option<LeaseRecord> {
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.find(id) {
+            return Some(inner.record(at));
+        }
+        inner.insert(id, bytes, ends_ms, LeaseState::Open, self.places_max);
+        None
+    }
+
+    pub(crate) fn find(&self, id: u128) -> Option<LeaseRecord> {
+        let inner = self.inner.lock();
+        inner.find(id).map(|at| inner.record(at))
+    }
+
+    /// Remembers that a lease was completed; false if that was known. `bytes` are for one that was reserved elsewhere.
+    pub(crate) fn complete(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64, now_ms: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let ends_ms = if inner.places > self.places_max / 2 {
+            ends_ms.min(now_ms.saturating_add(COMPLETED_MS))
+        } else {
+            ends_ms
+        };
+        let bytes = match inner.find(id) {
+            None => bytes,
+            Some(at) if inner.entries[at as usize].state == LeaseState::Completed => return false,
+            Some(at) => inner.remove(at).bytes,
+        };
+        inner.insert(id, bytes, ends_ms, LeaseState::Completed, self.places_max);
+        true
+    }
+
+    /// Drops what has ended; how many leases ended without anybody completing them here.
+    pub(crate) fn sweep(&self, now_ms: u64) -> usize {
+        let mut unseen = 0;
+        loop {
+            let mut inner = self.inner.lock();
+            for _ in 0..ENDED_PER_LOCK {
+                match inner.ends.first_key_value() {
+                    Some((&ends_ms, &at)) if ends_ms <= now_ms => {
+                        unseen += usize::from(inner.remove(at).state == LeaseState::Open);
+                    }
+                    _ => return unseen,
+                }
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.inner.lock().by_id.len()
+    }
+}
+
+impl Inner {
+    fn find(&self, id: u128) -> Option<u32> {
+        self.by_id.find(self.hasher.hash_one(id), |&at| self.entries[at as usize].id == id).copied()
+    }
+
+    fn record(&self, at: u32) -> LeaseRecord {
+        let entry = &self.entries[at as usize];
+        LeaseRecord { state: entry.state, bytes: entry.bytes.clone() }
+    }
+
+    fn insert(&mut self, id: u128, bytes: Box<[u8]>, ends_ms: u64, state: LeaseState, places_max: usize) {
+        let ends_ms = ends_ms.checked_next_multiple_of(TICK_MS).unwrap_or(u64::MAX);
+        let entry = Entry { id, bytes, ends_ms, before: NONE, after: NONE, state };
+        let places = entry.places();
+        if places > places_max {
+            return;
+        }
+        while self.places + places > places_max {
+            let Some((_, &first)) = self.ends.first_key_value() else { break };
+            self.remove(first);
+        }
+        self.places += places;
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                u32::try_from(self.entries.len() - 1).expect("the table's maximum must fit in 32 bits")
+            }
+        };
+        let (entries, hasher) = (&self.entries, &self.hasher);
+        self.by_id.insert_unique(hasher.hash_one(id), at, |&at| hasher.hash_one(entries[at as usize].id));
+        let after = self.ends.insert(ends_ms, at).unwrap_or(NONE);
+        self.entries[at as usize].after = after;
+        if after != NONE {
+            self.entries[after as usize].before = at;
+        }
+    }
+
+    fn remove(&mut self, at: u32) -> Entry {
+        let gone = Entry {
+            id: 0,
+            bytes: Box::default(),
+            ends_ms: 0,
+            before: NONE,
+            after: NONE,
+            state: LeaseState::Open,
+        };
+        let entry = std::mem::replace(&mut self.entries[at as usize], gone);
+        let hash = self.hasher.hash_one(entry.id);
+        if let Ok(there) = self.by_id.find_entry(hash, |&other| other == at) {
+            there.remove();
+        }
+        if entry.after != NONE {
+            self.entries[entry.after as usize].before = entry.before;
+        }
+        match (entry.before, entry.after) {
+            (NONE, NONE) => drop(self.ends.remove(&entry.ends_ms)),
+            (NONE, after) => drop(self.ends.insert(entry.ends_ms, after)),
+            (before, after) => self.entries[before as usize].after = after,
+        }
+        self.places -= entry.places();
+        self.free.push(at);
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! The lease table, checked by cases and against a plain list.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn bytes(length: usize) -> Box<[u8]> {
+    vec![7; length].into_boxed_slice()
+}
+
+fn open(table: &LeaseTable, id: u128, ends_ms: u64) -> Option<LeaseState> {
+    table.open(id, bytes(9), ends_ms).map(|record| record.state)
+}
+
+#[test]
+fn a_lease_is_found_until_it_ends() {
+    let table = LeaseTable::new(10);
+    assert_eq!(open(&table, 1, 5_000), None);
+    assert_eq!(table.find(1), Some(LeaseRecord { state: LeaseState::Open, bytes: bytes(9) }));
+    assert_eq!(table.find(2), None);
+    assert_eq!(table.sweep(4_999), 0);
+    assert_eq!(table.sweep(5_000), 1);
+    assert_eq!((table.find(1), table.len()), (None, 0));
+}
+
+#[test]
+fn the_first_of_a_name_stays() {
+    let table = LeaseTable::new(10);
+    assert_eq!(open(&table, 1, 5_000), None);
+    assert_eq!(table.open(1, bytes(3), 9_000).unwrap().bytes.len(), 9);
+    assert!(table.complete(1, bytes(9), 5_000, 0));
+    assert_eq!(open(&table, 1, 5_000), Some(LeaseState::Completed));
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn a_completed_lease_is_completed_once_and_never_counts_as_unseen() {
+    let table = LeaseTable::new(10);
+    open(&table, 1, 5_000);
+    assert!(table.complete(1, bytes(9), 5_000, 0));
+    assert!(!table.complete(1, bytes(9), 5_000, 0));
+    assert!(table.complete(2, bytes(9), 5_000, 0), "one that was reserved elsewhere");
+    assert_eq!(table.find(2).unwrap().state, LeaseState::Completed);
+    assert_eq!((table.sweep(9_000), table.len()), (0, 0));
+}
+
+#[test]
+fn what_ends_first_makes_room() {
+    let table = LeaseTable::new(3);
+    for (id, ends_ms) in [(1, 30_000), (2, 10_000), (3, 20_000), (4, 40_000)] {
+        open(&table, id, ends_ms);
+    }
+    let there = |id| table.find(id).is_some();
+    assert_eq!([there(1), there(2), there(3), there(4)], [true, false, true, true]);
+}
+
+#[test]
+fn once_half_full_completed_leases_go_after_a_minute() {
+    let table = LeaseTable::new(4);
+    for id in 1..=3 {
+        open(&table, id, 3_600_000);
+    }
+    table.complete(1, bytes(9), 3_600_000, 1_000);
+    assert_eq!(table.sweep(61_000), 0);
+    assert_eq!((table.find(1), table.len()), (None, 2));
+}
+
+#[test]
+fn long_leases_weigh_more() {
+    let table = LeaseTable::new(4);
+    open(&table, 1, 1_000);
+    open(&table, 2, 2_000);
+    assert!(table.open(3, bytes(2 * BYTES_PER_PLACE), 3_000).is_none());
+    assert_eq!((table.find(1), table.len()), (None, 2));
+    assert!(table.open(4, bytes(4 * BYTES_PER_PLACE), 9_000).is_none());
+    assert_eq!((table.find(4), table.len()), (None, 2), "it would never fit");
+}
+
+proptest! {
+    /// Whatever happens in whatever order, the table agrees with a plain list.
+    #[test]
+    fn agrees_with_a_list(
+        steps in prop::collection::vec((0..4u8, 1..12u128, 1..20u64), 0..200),
+    ) {
+        let table = LeaseTable::new(1_000);
+        let mut list: BTreeMap<u128, (LeaseState, u64)> = BTreeMap::new();
+        let mut now_ms = 0;
+        for (what, id, seconds) in steps {
+            let ends_ms = now_ms + seconds * 1000;
+            match what {
+                0 => {
+                    let there = list.get(&id).map(|(state, _)| *state);
+                    prop_assert_eq!(open(&table, id, ends_ms), there);
+                    list.entry(id).or_insert((LeaseState::Open, ends_ms));
+                }
+                1 => {
+                    let known = list.get(&id).is_some_and(|(state, _)| *state == LeaseState::Completed);
+                    prop_assert_eq!(table.complete(id, bytes(9), ends_ms, now_ms), !known);
+                    if !known {
+                        list.insert(id, (LeaseState::Completed, ends_ms));
+                    }
+                }
+                2 => prop_assert_eq!(table.find(id).map(|record| record.state), list.get(&id).map(|(state, _)| *state)),
+                _ => {
+                    now_ms += seconds * 500;
+                    let ended = |ends_ms: u64| ends_ms.next_multiple_of(TICK_MS) <= now_ms;
+                    let unseen = list.values().filter(|(s, e)| *s == LeaseState::Open && ended(*e)).count();
+                    prop_assert_eq!(table.sweep(now_ms), unseen);
+                    list.retain(|_, (_, ends_ms)| !ended(*ends_ms));
+                }
+            }
+            prop_assert_eq!(table.len(), list.len());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! ShouldRateLimit: what it completes first, then the decision on what it asks for, and a lease if that needs one.
+//!
+//! Takes and returns domain values. Refuses to know the wire.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Service;
+use crate::admission::{DecideError, Denial, Request, Status};
+use crate::lease::Report;
+use crate::registry::Ask;
+use crate::retry::budget::marks_retry;
+
+/// One call: every descriptor is an ask or a completion.
+#[derive(Debug)]
+pub(crate) struct Check<'a> {
+    pub(crate) domain: &'a str,
+    pub(crate) asks: SmallVec<[Ask<'a>; 4]>,
+    pub(crate) completions: Vec<Completion<'a>>,
+    /// What the caller calls this request, so that sending it twice charges once.
+    pub(crate) request_id: Option<&'a str>,
+}
+
+/// A descriptor that completes a lease.
+#[derive(Debug)]
+pub(crate) struct Completion<'a> {
+    /// Its place among all descriptors of the call.
+    pub(crate) index: usize,
+    pub(crate) report: Report<'a>,
+}
+
+/// The answer.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    /// One per descriptor, in the order of the call. That of a completion is always OK.
+    pub(crate) statuses: SmallVec<[Status; 4]>,
+    /// `None`: allowed.
+    pub(crate) denial: Option<Denial>,
+    /// What a completion must name, if one is needed: a token, or the id of a lease that has none.
+    pub(crate) lease: Option<String>,
+}
+
+impl Service {
+    pub(crate) async fn check(self: &Arc<Self>, mut check: Check<'_>) -> Result<Checked, DecideError> {
+        let _call = self.call();
+        if !check.completions.is_empty() {
+            // First, so that what they give back is there for the rest.
+            self.complete_reports(check.completions.iter().map(|completion| completion.report)).await;
+        }
+        let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None };
+        if !check.asks.is_empty() {
+            let snapshot = self.live.load_full();
+            let is_retry = take_retry_marks(&mut check.asks, &snapshot.retry.budget.descriptor_key);
+            let request =
+                Request { domain: check.domain, asks: check.asks, is_retry, request_id: check.request_id };
+            let decision = self.admission.decide(&snapshot, &request).await?;
+            // A lease that has no token can still be completed here.
+            let handle = |lease: &crate::lease::Lease| {
+                self.leases.issue(lease, "").token.unwrap_or_else(|| lease.id.to_string())
+            };
+            checked.lease = decision.lease.as_deref().map(handle);
+            (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
+        }
+        for completion in &check.completions {
+            checked.statuses.insert(completion.index, Status::bare());
+        }
+        Ok(checked)
+    }
+}
+
+/// Whether an entry says that the caller has tried before. Those entries take no part in matching limits.
+fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
+    let mut is_retry = false;
+    for ask in asks {
+        if ask.entries.iter().any(|entry| entry.key == retry_key) {
+            ask.entries.retain(|entry| {
+                let is_mark = entry.key == retry_key;
+                is_retry |= is_mark && marks_retry(entry.value);
+                !is_mark
+            });
+        }
+    }
+    is_retry
+}

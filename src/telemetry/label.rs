@@ -1,0 +1,115 @@
+//! What metrics are labelled with: enums whose values have a word each, and sets of labels.
+//!
+//! Refuses to know what is counted.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+
+/// An enum whose values have a word each, in the order of their counters.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$item_doc])* $item,)* }
+
+        impl $name {
+            pub(super) const COUNT: usize = [$($word,)*].len();
+            pub(super) const ALL: [Self; Self::COUNT] = [$(Self::$item,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$item => $word,)* }
+            }
+        }
+    };
+}
+pub(super) use words;
+
+words! {
+    /// Why a request was answered as it was; as in the header `x-sluice-reason`.
+    Reason {
+        /// It was allowed.
+        Allowed = "",
+        OverLimit = "over_limit",
+        LimitDecreasing = "limit_decreasing",
+        RetryBudget = "retry_budget",
+        QueueFull = "queue_full",
+        NeverFits = "never_fits",
+        /// The ledger failed and `on_failure` decided.
+        BackendError = "backend_error",
+    }
+}
+
+words! {
+    /// What became of a lease.
+    LeaseEvent {
+        Reserved = "reserved",
+        Completed = "completed",
+        ExpiredUnseen = "expired_unseen",
+        VoidedOnCancel = "voided_on_cancel",
+        Forged = "forged",
+    }
+}
+
+words! {
+    /// What became of those who wait for a limit.
+    QueueEvent {
+        Joined = "joined",
+        /// There was no place.
+        Full = "queue_full",
+        Served = "reserved",
+        Cancelled = "cancelled",
+        /// Waited as long as a job may.
+        TimedOut = "timed_out",
+        Failed = "failed",
+        /// Left without a word: did not pick up what was reserved, or went before it heard of its place.
+        Abandoned = "abandoned",
+    }
+}
+
+words! {
+    /// How the ledger failed to answer.
+    LedgerFailure {
+        Unavailable = "unavailable",
+        TimedOut = "timed_out",
+        QueueFull = "queue_full",
+        Full = "full",
+    }
+}
+
+impl EncodeLabelValue for Reason {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        EncodeLabelValue::encode(&self.name(), encoder)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DecisionLabels {
+    pub(super) domain: String,
+    pub(super) code: &'static str,
+    pub(super) reason: Reason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct LimitLabel {
+    pub limit: String,
+}
+
+/// Where the limit is written: as many as there are rules in the files.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct RuleLabel {
+    pub(super) rule: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct EventLabel {
+    pub(super) event: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ResultLabel {
+    pub(super) result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct KindLabel {
+    pub(super) kind: &'static str,
+}
