@@ -95,6 +95,7 @@ async fn begin_messages(path: &str, count: usize, bytes: usize) -> (usize, Vec<(
     };
     let attack = tokio::time::timeout(Duration::from_secs(40), attack);
     let (growth, replies) = sluice.growth_during(attack).await;
+    println!("{path}: {count} messages of {bytes} bytes: {} MiB", growth / MIB);
     let mut codes: Vec<(Code, usize)> = Vec::new();
     for reply in replies.expect("all of them must be answered") {
         match codes.iter_mut().find(|(code, _)| *code == reply.code) {
@@ -102,7 +103,7 @@ async fn begin_messages(path: &str, count: usize, bytes: usize) -> (usize, Vec<(
             None => codes.push((reply.code, 1)),
         }
     }
-    println!("{path}: {count} messages of {bytes} bytes: {} MiB, {codes:?}", growth / MIB);
+    println!("{codes:?}");
     sluice.still_answers().await;
     (growth, codes)
 }
