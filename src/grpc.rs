@@ -36,7 +36,7 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 
 /// What the requests under way may hold: those of one connection as many calls as it may open and 16 of the largest messages,
 /// all together 128 MiB, because a sidecar has little memory.
-const CONNECTION_BYTES_MAX: usize = 48 << 20;
+const CONNECTION_BYTES_MAX: usize = 64 << 20;
 const BYTES_MAX: usize = 128 << 20;
 
 /// What a peer may send before anybody has read it: on one stream, and on a connection. It is read as it comes, so that is

@@ -26,20 +26,27 @@ pub(crate) struct RequestBody {
     call: Arc<Call>,
     /// Made when the body is not all there at once, which it nearly always is.
     deadline: Option<Pin<Box<Sleep>>>,
+    read: usize,
     held: usize,
 }
 
 impl RequestBody {
     pub(crate) fn new(body: Incoming, call: Arc<Call>) -> Self {
-        Self { body, call, deadline: None, held: 0 }
+        Self { body, call, deadline: None, read: 0, held: 0 }
+    }
+
+    /// So many bytes are kept for it from now on, whether they have come or not.
+    pub(crate) fn expect(&mut self, bytes: usize) -> Result<(), Status> {
+        let more = bytes.saturating_sub(self.held);
+        self.call.hold(more).map_err(|full| Status::resource_exhausted(full.to_string()))?;
+        self.held += more;
+        Ok(())
     }
 
     /// Whoever reads keeps at most one message; a stream of them doesn't add up.
-    fn hold(&mut self, bytes: usize) -> Result<(), Status> {
-        let held = self.held.saturating_add(bytes).min(MESSAGE_BYTES_MAX + PREFIX_BYTES);
-        self.call.hold(held - self.held).map_err(|full| Status::resource_exhausted(full.to_string()))?;
-        self.held = held;
-        Ok(())
+    fn came(&mut self, bytes: usize) -> Result<(), Status> {
+        self.read = self.read.saturating_add(bytes);
+        self.expect(self.read.min(MESSAGE_BYTES_MAX + PREFIX_BYTES))
     }
 }
 
@@ -65,7 +72,7 @@ impl Body for RequestBody {
             }
         };
         if let Some(data) = frame.data_ref()
-            && let Err(status) = this.hold(data.len())
+            && let Err(status) = this.came(data.len())
         {
             return Poll::Ready(Some(Err(status)));
         }

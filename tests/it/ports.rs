@@ -108,7 +108,7 @@ async fn begin_messages(path: &str, count: usize, bytes: usize) -> (usize, Vec<(
     (growth, codes)
 }
 
-/// 48 MiB is what a connection's requests may hold; buffers double as they grow.
+/// 64 MiB is what a connection's requests may hold; the rest is what the allocator and the other connections need.
 const CONNECTION_GROWTH_MAX: usize = 128 * MIB;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,7 +132,7 @@ async fn every_method_has_the_same_largest_message() {
     }
 }
 
-/// What a call costs before its body; [`sluice::grpc`] counts 8 KiB for it.
+/// What a call costs before its body; [`sluice::grpc`] counts 12 KiB for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_send_only_their_headers_are_counted_for_what_they_cost() {
     let sluice = Sluice::with_limits(LIMITS).await;
@@ -149,7 +149,7 @@ async fn calls_that_send_only_their_headers_are_counted_for_what_they_cost() {
     };
     let (growth, calls) = sluice.growth_during(open).await;
     println!("4096 open calls: {growth} bytes, {} each", growth / 4096);
-    assert!(growth / 4096 <= 8 << 10, "{} bytes each", growth / 4096);
+    assert!(growth / 4096 <= 12 << 10, "{} bytes each", growth / 4096);
     let first = calls.into_iter().next().unwrap().reply();
     let reply = tokio::time::timeout(Duration::from_secs(20), first).await.expect("a body has a deadline");
     assert_eq!(reply.code, Code::DeadlineExceeded, "{reply:?}");
