@@ -6,8 +6,8 @@ mod body;
 mod front;
 mod lease;
 mod opening;
-pub(crate) mod queue;
 pub mod rls;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
-use axum::response::Response;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -18,8 +17,10 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::peer::{LooksFirst, Peer};
+use crate::api::delivery::{self, AnswerBody};
 use crate::listen::Listener;
-use crate::listen::port::Port;
+use crate::listen::port::{Place, Port};
 
 /// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. Longer than
 /// Prometheus leaves its connection alone; a peer that is gone, or never says what it wants, has its place no longer.
@@ -39,22 +40,33 @@ pub(crate) async fn serve(
     let draining = GracefulShutdown::new();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(headers_within).max_buf_size(READ_AHEAD_BYTES_MAX);
-    let connect = |stream, place: crate::listen::port::Place| {
-        let (router, connection) = (router.clone(), Arc::clone(&place.connection));
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let mut request: Request = request.map(Body::new);
+    let connect = |stream, place: Place| {
+        let (router, peer) = (router.clone(), Arc::new(Peer::default()));
+        let stream = TokioIo::new(LooksFirst::new(stream, Arc::clone(&peer)));
+        let connection = Arc::clone(&place.connection);
+        let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(Arc::clone(&connection));
-            answer(router.clone(), request)
+            answer(router.clone(), request, Arc::clone(&peer))
         });
-        let served = draining.watch(http.serve_connection(TokioIo::new(stream), service));
+        let served = draining.watch(http.serve_connection(stream, service));
         tokio::spawn(place.keep(served));
     };
     listener.serve(&port, stop, connect).await;
     draining.shutdown().await;
 }
 
-async fn answer(router: Router, request: Request) -> Result<Response, Infallible> {
-    router.oneshot(request).await
+/// The answer of a route, with the leases that it tells of.
+async fn answer(
+    router: Router,
+    request: Request<Incoming>,
+    peer: Arc<Peer>,
+) -> Result<Response<AnswerBody<Body>>, Infallible> {
+    let mut response = router.oneshot(request).await?;
+    let unsent = delivery::carried(response.extensions_mut());
+    if !unsent.is_empty() {
+        peer.must_be_there();
+    }
+    Ok(response.map(|body| AnswerBody::new(body, unsent)))
 }
 
 #[cfg(test)]

@@ -18,19 +18,20 @@ use super::error::ApiError;
 use super::gate::Access;
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
-use crate::api::error::{BACKEND, WireError};
+use crate::api::delivery;
+use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveAnswer, ReserveBatch};
 use crate::api::pb::lease as pb;
-use crate::grpc::queue::{self, NOT_IN_LINE, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
+use crate::api::queue::{self, NOT_IN_LINE, PlaceAnswer, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
 use crate::lease::Held;
 use crate::lease::table::LeaseState;
 use crate::limit::LeaseId;
+use crate::queue::JobId;
 use crate::service::Service;
 use crate::service::complete::CompleteError;
 use crate::service::inspect::LeaseView;
 use crate::service::queue::Left;
 use crate::service::reserve::ReserveError;
-use crate::telemetry::Reason;
 
 pub(crate) async fn reserve(
     State(service): State<Arc<Service>>,
@@ -40,7 +41,13 @@ pub(crate) async fn reserve(
     let (outcome, request);
     match parse_reserve(&body) {
         Err(detail) => outcome = Err(ReserveError::Invalid(detail)),
-        Ok((parsed, true)) => return queue_reserve(&service, &parsed, request_id(&headers)).await,
+        Ok((parsed, true)) => {
+            let outcome = match lease::parse_reserve(&parsed, request_id(&headers)) {
+                Ok(ask) => service.queue_reserve(&ask).await,
+                Err(error) => Err(error),
+            };
+            return followed(queue::reserve_answer(outcome));
+        }
         Ok((parsed, false)) => {
             request = parsed;
             outcome = match lease::parse_reserve(&request, request_id(&headers)) {
@@ -49,8 +56,10 @@ pub(crate) async fn reserve(
             };
         }
     }
-    let ReserveAnswer { message, http, denial } = lease::reserve_answer(outcome);
-    (http, denial.as_ref().map(denial_headers), Json(message)).into_response()
+    let ReserveAnswer { message, http, denial, unsent } = lease::reserve_answer(outcome);
+    let mut answer = (http, denial.as_ref().map(denial_headers), Json(message)).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    answer
 }
 
 /// The body of a reserve, and whether it has `"queue": true`.
@@ -64,35 +73,23 @@ fn parse_reserve(body: &[u8]) -> Result<(pb::ReserveRequest, bool), String> {
     Ok((serde_json::from_value(json).map_err(|error| error.to_string())?, may_wait))
 }
 
-async fn queue_reserve(service: &Arc<Service>, request: &pb::ReserveRequest, name: Option<&str>) -> Response {
-    let (answer, denial) = queue::reserve(service, request, name).await;
-    if let Some(denial) = denial {
-        let code =
-            if denial.reason == Reason::QueueFull { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-        return (code, denial_headers(&denial), Json(answer)).into_response();
-    }
-    if !answer.error.is_empty() && answer.state.is_empty() {
-        let http =
-            if answer.error == BACKEND { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
-        return (http, Json(answer)).into_response();
-    }
-    followed(answer)
+/// Where a job stands, with when to ask again.
+fn followed(answer: PlaceAnswer) -> Response {
+    let PlaceAnswer { message, http, denial } = answer;
+    // A denial has a header of its own, and a mistake is not worth asking again.
+    let retry_after =
+        (!message.state.is_empty()).then(|| [(header::RETRY_AFTER, message.eta_seconds.to_string())]);
+    (http, retry_after, denial.as_ref().map(denial_headers), Json(message)).into_response()
 }
 
-/// Where somebody stands: 202 while it waits, with when to ask again.
-fn followed(answer: pb::LeaseStatus) -> Response {
-    let code = if answer.status == "queued" { StatusCode::ACCEPTED } else { StatusCode::OK };
-    (code, [(header::RETRY_AFTER, answer.eta_seconds.to_string())], Json(answer)).into_response()
-}
-
-/// Leaves the line.
+/// Leaves the queue.
 pub(crate) async fn leave(
     State(service): State<Arc<Service>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
     match service.leave(&id).await {
-        Left::Out(standing) => Ok(followed(queue::status(&standing))),
+        Left::Out(place) => Ok(followed(queue::place_answer(&place))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
         Left::Unknown => Err(unknown(&id)),
     }
@@ -124,7 +121,10 @@ pub(crate) async fn reserve_batch(
     let message = parse(&body).map_err(WireError::invalid)?;
     let batch = ReserveBatch::parse(&message, request_id(&headers))?;
     let outcomes = service.reserve_batch(batch.asks()).await;
-    Ok(Json(lease::reserve_batch_response(outcomes)).into_response())
+    let (message, unsent) = lease::reserve_batch_response(outcomes);
+    let mut answer = Json(message).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    Ok(answer)
 }
 
 pub(crate) async fn complete_batch(
@@ -168,12 +168,12 @@ pub(crate) async fn one(
     let Path(id) = id?;
     // Who only asks for the headers does not get the token, and neither does who may only look.
     let is_holder = method == Method::GET && access == Access::Full;
-    if let Some(standing) = service.standing(LeaseId::parse(&id).bits(), is_holder) {
-        let mut status = queue::status(&standing);
+    if let Some(place) = service.place(JobId::of(&LeaseId::parse(&id)), is_holder) {
+        let mut answer = queue::place_answer(&place);
         if !is_holder {
-            status.lease_token.clear();
+            answer.message.lease_token.clear();
         }
-        return Ok(followed(status));
+        return Ok(followed(answer));
     }
     let mut view = service.lease(&id).ok_or_else(|| unknown(&id))?;
     view.token.take_if(|_| !is_holder);

@@ -23,6 +23,7 @@ use tower::Service as _;
 use super::body::RequestBody;
 use super::{lease, rls};
 use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent};
 use crate::api::{REQUEST_ID, pb};
 use crate::clock;
 use crate::listen::port::{Call, Connection};
@@ -66,8 +67,8 @@ pub(crate) struct Answer {
 
 #[derive(Debug)]
 enum Content {
-    Plain { message: Option<Bytes>, trailers: Option<HeaderMap> },
-    Tonic(tonic::body::Body),
+    Plain { message: Option<AnswerBytes>, trailers: Option<HeaderMap> },
+    Tonic(AnswerBody<tonic::body::Body>),
 }
 
 impl From<Content> for Answer {
@@ -110,7 +111,7 @@ impl Front {
             Ok(Read::Plain(message)) => {
                 let request_id = parts.headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
                 Ok(match self.decide(message, request_id).await {
-                    Ok(response) => plain(&response),
+                    Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),
                 })
             }
@@ -138,14 +139,16 @@ impl Front {
         if let Some(status) = too_large(&answer) {
             return Ok(refusal(&status));
         }
-        Ok(answer.map(|body| Answer { content: Content::Tonic(body), call: None, _reflection: reflection }))
+        let mut answer = tonic_answer(answer);
+        answer.body_mut()._reflection = reflection;
+        Ok(answer)
     }
 
     async fn decide(
         &self,
         message: Bytes,
         request_id: Option<&str>,
-    ) -> Result<pb::RateLimitResponse, Status> {
+    ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
         let message = pb::RateLimitRequest::decode(message)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         rls::should_rate_limit(&self.service, &message, request_id).await
@@ -250,7 +253,7 @@ fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-fn plain(response: &pb::RateLimitResponse) -> Response<Answer> {
+fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
     let length = response.encoded_len();
     let mut message = BytesMut::with_capacity(PREFIX_BYTES + length);
     message.put_u8(0);
@@ -258,21 +261,31 @@ fn plain(response: &pb::RateLimitResponse) -> Response<Answer> {
     response.encode_raw(&mut message);
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
-    let content = Content::Plain { message: Some(message.freeze()), trailers: Some(trailers) };
+    let message = AnswerBytes::new(message.freeze(), unsent);
+    let content = Content::Plain { message: Some(message), trailers: Some(trailers) };
     let mut response = Response::new(Answer::from(content));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
 fn refusal(status: &Status) -> Response<Answer> {
-    status.clone().into_http::<tonic::body::Body>().map(|body| Content::Tonic(body).into())
+    tonic_answer(status.clone().into_http())
+}
+
+/// What tonic answered, and with it the leases that its handler put into the response.
+fn tonic_answer(mut response: Response<tonic::body::Body>) -> Response<Answer> {
+    let unsent = delivery::carried(response.extensions_mut());
+    response.map(|body| Content::Tonic(AnswerBody::new(body, unsent)).into())
 }
 
 impl Body for Answer {
-    type Data = Bytes;
+    type Data = AnswerBytes;
     type Error = Status;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<AnswerBytes>, Status>>> {
         match &mut self.get_mut().content {
             Content::Plain { message, trailers } => {
                 let message = message.take().map(Frame::data);

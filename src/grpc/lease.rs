@@ -8,14 +8,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::queue;
+use super::watch::{unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
 use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::api::delivery;
 use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveBatch};
 use crate::api::pb::lease as pb;
+use crate::api::queue::{self, NOT_IN_LINE};
 use crate::service::Service;
+use crate::service::queue::Left;
 
 pub(crate) const SERVICE_NAME: &str = pb::lease_service_server::SERVICE_NAME;
 
@@ -39,7 +42,9 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
             Err(error) => Err(error),
         };
         let answer = lease::reserve_answer(outcome);
-        Ok(with_metadata(answer.message, answer.denial.as_ref()))
+        let mut response = with_metadata(answer.message, answer.denial.as_ref());
+        delivery::carry(response.extensions_mut(), answer.unsent);
+        Ok(response)
     }
 
     async fn queue_reserve(
@@ -47,8 +52,12 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         request: Request<pb::ReserveRequest>,
     ) -> Result<Response<pb::LeaseStatus>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let (answer, denial) = queue::reserve(&self.0, &message, request_id(&metadata)).await;
-        Ok(with_metadata(answer, denial.as_ref()))
+        let outcome = match lease::parse_reserve(&message, request_id(&metadata)) {
+            Ok(ask) => self.0.queue_reserve(&ask).await,
+            Err(error) => Err(error),
+        };
+        let answer = queue::reserve_answer(outcome);
+        Ok(with_metadata(answer.message, answer.denial.as_ref()))
     }
 
     type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;
@@ -57,14 +66,18 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         &self,
         request: Request<pb::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
-        queue::watch(&self.0, &request.get_ref().lease_id).map(Response::new)
+        watch(&self.0, &request.get_ref().lease_id).map(Response::new)
     }
 
     async fn leave_queue(
         &self,
         request: Request<pb::LeaveQueueRequest>,
     ) -> Result<Response<pb::LeaseStatus>, Status> {
-        queue::leave(&self.0, &request.get_ref().lease_id).await.map(Response::new)
+        match self.0.leave(&request.get_ref().lease_id).await {
+            Left::Out(place) => Ok(Response::new(queue::status(&place))),
+            Left::Holds => Err(Status::failed_precondition(NOT_IN_LINE)),
+            Left::Unknown => Err(unknown()),
+        }
     }
 
     async fn complete(
@@ -85,7 +98,8 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         let (metadata, _, message) = request.into_parts();
         let batch = ReserveBatch::parse(&message, request_id(&metadata)).map_err(WireError::grpc)?;
         let outcomes = self.0.reserve_batch(batch.asks()).await;
-        Ok(Response::new(lease::reserve_batch_response(outcomes)))
+        let (results, unsent) = lease::reserve_batch_response(outcomes);
+        Ok(delivery::response(results, unsent))
     }
 
     async fn complete_batch(

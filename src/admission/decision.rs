@@ -1,0 +1,190 @@
+//! What a decision says: a status per descriptor, and for a denial which limit, why and when to come back.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Name;
+use super::chain::{lease_of, undo_of};
+use super::findings::Findings;
+use crate::lease::Lease;
+use crate::ledger::{Chain, RefusalCode};
+use crate::limit::{Kind, LeaseId, LimitId, LimitKey, RequirementSet, Unit};
+use crate::registry::{Enforcement, Plan, Requirement, Wanted};
+use crate::retry::RetryHint;
+use crate::telemetry::Reason;
+
+/// Of a LimitKey in a header; the rest is cut, because values come from clients and a response whose headers are too long
+/// is none.
+const HEADER_BYTES_MAX: usize = 1024;
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Decision {
+    /// One per descriptor, in the order of the request.
+    pub statuses: SmallVec<[DescriptorStatus; 4]>,
+    /// `None`: allowed.
+    pub denial: Option<Denial>,
+    /// Why it is what it is.
+    pub reason: Reason,
+    /// The lease that a completion must name, if one is needed. Never in a denial.
+    pub lease: Option<Box<Lease>>,
+    /// With a lease: all that was reserved, to be given back if the caller never hears of it.
+    pub undo: Option<Box<Chain>>,
+    /// What the ledger said, if it was the ledger that refused.
+    pub refused: Option<RefusalCode>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Denial {
+    /// The limit that said no; what was refused before the ledger met none.
+    pub limit: Option<LimitKey>,
+    pub reason: Reason,
+    /// `None` for what can never be admitted.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Denial {
+    /// What the denied client is told in headers.
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let hint = self.retry_after_ms.map(|ms| RetryHint { ms });
+        let retry_after = hint.map(|hint| ("retry-after", hint.retry_after_seconds().to_string()));
+        let retry_after_ms = hint.map(|hint| ("retry-after-ms", hint.ms.to_string()));
+        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", in_a_header(limit)));
+        let reason = Some(("x-sluice-reason", self.reason.name().to_owned()));
+        [retry_after, retry_after_ms, limit, reason].into_iter().flatten()
+    }
+}
+
+/// The whole key, or where it is too long its beginning and the id of its account, so that it is still nobody else's.
+fn in_a_header(key: &LimitKey) -> String {
+    let text = key.as_str();
+    if text.len() <= HEADER_BYTES_MAX {
+        return text.to_owned();
+    }
+    let rest = format!("...{}", LimitId::of(key));
+    format!("{}{rest}", &text[..text.floor_char_boundary(HEADER_BYTES_MAX - rest.len())])
+}
+
+/// The answer to one descriptor.
+#[derive(Debug, Clone)]
+pub struct DescriptorStatus {
+    pub is_over: bool,
+    pub limit: Option<CurrentLimit>,
+    pub remaining: u32,
+    pub reset_ms: Option<u64>,
+}
+
+/// A limit in Envoy's terms.
+#[derive(Debug, Clone)]
+pub struct CurrentLimit {
+    pub requests_per_unit: u32,
+    /// `None` for a window that has no name.
+    pub unit: Option<Unit>,
+    pub name: Arc<str>,
+}
+
+impl Decision {
+    pub(super) fn out_of_budget(descriptors: usize, hint_ms: u64) -> Self {
+        let over = DescriptorStatus { is_over: true, reset_ms: Some(hint_ms), ..DescriptorStatus::bare() };
+        let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
+        let statuses = (0..descriptors).map(|_| over.clone()).collect();
+        Self {
+            statuses,
+            denial: Some(denial),
+            reason: Reason::RetryBudget,
+            lease: None,
+            undo: None,
+            refused: None,
+        }
+    }
+
+    pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
+        let failed = findings.failed.iter().map(|index| &plan.requirements[index]);
+        // A quota that is over says no only where nothing stricter does; of equals the first.
+        let first = failed.min_by_key(|requirement| std::cmp::Reverse(requirement.enforcement));
+        // When the ledger could not be asked, no limit said anything.
+        let asked = !matches!(reason, Reason::QueueFull | Reason::BackendError);
+        let limit = first.filter(|_| asked).map(|requirement| requirement.account.key.clone());
+        let denial = Denial { limit, reason, retry_after_ms: hint_ms };
+        let statuses = statuses(plan, findings, hint_ms);
+        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None }
+    }
+
+    pub(super) fn allowed(
+        plan: &Plan,
+        findings: &Findings,
+        name: Name<'_>,
+        id: LeaseId,
+        reserved_at_unix_ms: u64,
+    ) -> Self {
+        let lease = lease_of(plan, findings, id, reserved_at_unix_ms);
+        let undo = lease.as_ref().map(|lease| Box::new(undo_of(plan, findings, name, &lease.id)));
+        let statuses = statuses(plan, findings, None);
+        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None }
+    }
+
+    /// Allowed because the ledger could not be asked.
+    pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
+        let reason = Reason::BackendError;
+        let statuses = statuses(plan, findings, None);
+        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None }
+    }
+}
+
+impl DescriptorStatus {
+    /// That of a descriptor that no limit applies to.
+    pub(crate) fn bare() -> Self {
+        Self { is_over: false, limit: None, remaining: 0, reset_ms: None }
+    }
+}
+
+fn statuses(plan: &Plan, findings: &Findings, hint_ms: Option<u64>) -> SmallVec<[DescriptorStatus; 4]> {
+    plan.descriptors.iter().map(|wanted| status(plan, findings, *wanted, hint_ms)).collect()
+}
+
+fn status(plan: &Plan, findings: &Findings, wanted: Wanted, hint_ms: Option<u64>) -> DescriptorStatus {
+    let (all, enforcement) = match wanted {
+        Wanted::Bare => return DescriptorStatus::bare(),
+        Wanted::Unlimited => return DescriptorStatus { remaining: u32::MAX, ..DescriptorStatus::bare() },
+        Wanted::Limited { requirements, enforcement } => (requirements, enforcement),
+    };
+    let failed = match enforcement {
+        Enforcement::Shadow => None,
+        Enforcement::Quota | Enforcement::Enforced => all.intersection(findings.failed).lowest(),
+    };
+    let (index, is_over) = match failed {
+        None => (tightest(findings, all), false),
+        Some(failed) => (failed, true),
+    };
+    let requirement = &plan.requirements[index];
+    let available = findings.available[index].unwrap_or(requirement.spec.capacity);
+    DescriptorStatus {
+        is_over,
+        limit: Some(current_limit(requirement)),
+        remaining: u32::try_from(available).unwrap_or(u32::MAX),
+        reset_ms: if is_over { hint_ms } else { window_ms(requirement) },
+    }
+}
+
+/// Of these requirements, the one with the least left.
+fn tightest(findings: &Findings, requirements: RequirementSet) -> usize {
+    requirements.iter().min_by_key(|&index| findings.available[index].unwrap_or(u64::MAX)).unwrap_or(0)
+}
+
+/// When everything spent now is back.
+fn window_ms(requirement: &Requirement) -> Option<u64> {
+    match requirement.spec.kind {
+        Kind::Rolling { window_seconds } => Some(u64::from(window_seconds.get()) * 1000),
+        Kind::Concurrency { .. } => None,
+    }
+}
+
+fn current_limit(requirement: &Requirement) -> CurrentLimit {
+    let unit = match requirement.spec.kind {
+        Kind::Rolling { window_seconds } => Unit::of_seconds(window_seconds),
+        Kind::Concurrency { .. } => None,
+    };
+    let requests_per_unit = u32::try_from(requirement.spec.capacity).unwrap_or(u32::MAX);
+    CurrentLimit { requests_per_unit, unit, name: Arc::clone(&requirement.name) }
+}
