@@ -4,6 +4,7 @@ mod histogram;
 mod label;
 mod log;
 mod per_limit;
+mod port;
 
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ use self::label::{DecisionLabels, EventLabel, KindLabel, ResultLabel, RuleLabel}
 pub use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent, Reason};
 pub use self::log::init_logs;
 use self::per_limit::PerLimit;
+use self::port::Ports;
+pub(crate) use self::port::{Closed, PortMetrics, Refused};
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ pub struct Metrics {
     pub limit_debt: Family<LimitLabel, Gauge>,
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
+    ports: Ports,
 }
 
 impl Default for Metrics {
@@ -106,6 +110,7 @@ impl Default for Metrics {
             limit_debt: Family::default(),
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
+            ports: Ports::default(),
         };
         metrics.register();
         metrics
@@ -191,6 +196,11 @@ impl Metrics {
             "Times a limit in shadow mode would have denied",
             self.shadow_denials.clone(),
         );
+        self.ports.register(r);
+    }
+
+    pub(crate) fn port(&self, port: &'static str) -> PortMetrics {
+        self.ports.of(port)
     }
 
     pub fn domain(&self, domain: &str) -> Arc<DomainCounters> {
