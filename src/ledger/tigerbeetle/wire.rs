@@ -101,9 +101,9 @@ pub fn push_take_out(out: &mut Vec<tb::Transfer>, ids: TransferIds, void: &Chain
 fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let operator = operator_id();
-    for step in &chain.transfers {
-        let account = &step.account;
-        out.push(match step.action {
+    for part in &chain.transfers {
+        let account = &part.account;
+        out.push(match part.action {
             Action::Reserve(hold) => {
                 transfer(names.id("xfer:reserve:", account), account.id.bits(), operator, hold.amount)
                     .with_timeout(hold.lifetime_seconds.get())
@@ -132,12 +132,12 @@ fn end_chain(out: &mut [tb::Transfer]) {
 
 /// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it. An amount of 0 stands
 /// for what has ended by itself.
-pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
-    let is_there = |step: &&Transfer| !matches!(step.action, Action::Reserve(Hold { amount: 0, .. }));
-    out.extend(chain.transfers.iter().filter(is_there).map(|step| void(&names, &step.account)));
+    let is_there = |transfer: &&Transfer| !matches!(transfer.action, Action::Reserve(Hold { amount: 0, .. }));
+    out.extend(chain.transfers.iter().filter(is_there).map(|transfer| void(&names, &transfer.account)));
     end_chain(out);
 }
 
@@ -146,7 +146,7 @@ pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain
 pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let alone = |transfer: tb::Transfer| transfer.with_flags(Flags::VOID_PENDING_TRANSFER);
-    out.extend(chain.transfers.iter().map(|step| alone(void(&names, &step.account))));
+    out.extend(chain.transfers.iter().map(|transfer| alone(void(&names, &transfer.account))));
 }
 
 fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {
@@ -198,7 +198,7 @@ pub enum CapacityChange {
 
 /// What a chain came to, in TigerBeetle's results for it.
 #[derive(Debug, Clone, Copy)]
-pub enum Landed {
+pub enum ChainResult {
     Done,
     /// It was there already: done by an earlier sending of the same name.
     DoneBefore,
@@ -215,15 +215,15 @@ pub enum Landed {
 }
 
 /// Reads the failures of one chain; indexes count from its first transfer.
-pub fn landed(failures: &[(usize, Kind)]) -> Landed {
+pub fn chain_result(failures: &[(usize, Kind)]) -> ChainResult {
     let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed))
     else {
-        return Landed::Done;
+        return ChainResult::Done;
     };
-    let refused = |code| Landed::Refused(Refusal::one(index, code));
+    let refused = |code| ChainResult::Refused(Refusal::one(index, code));
     match kind {
         // The timeout of a re-reserve is what was left of the window at the time.
-        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => Landed::DoneBefore,
+        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => ChainResult::DoneBefore,
         Kind::ExceedsCredits => refused(RefusalCode::ExceedsCredits),
         Kind::IdAlreadyFailed => refused(RefusalCode::IdAlreadyFailed),
         Kind::PendingTransferNotFound => refused(RefusalCode::PendingTransferNotFound),
@@ -237,7 +237,7 @@ pub fn landed(failures: &[(usize, Kind)]) -> Landed {
         | Kind::ExistsWithDifferentCreditAccountId
         | Kind::ExistsWithDifferentTimeout
         | Kind::ExistsWithDifferentCode => refused(RefusalCode::ExistsWithDifferentFields),
-        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => Landed::AccountMissing { index },
-        other => Landed::Unexpected { index, kind: other },
+        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => ChainResult::AccountMissing { index },
+        other => ChainResult::Unexpected { index, kind: other },
     }
 }
