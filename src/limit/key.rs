@@ -31,6 +31,14 @@ impl LimitKey {
         Self(Arc::from(text))
     }
 
+    /// The key of the limit `name` at the end of `entries`, for programs that name limits themselves.
+    pub fn derived(domain: &str, entries: &[Entry<'_>], name: &str) -> Self {
+        let mut text = String::with_capacity(64);
+        write_prefix(&mut text, domain, entries.iter().copied());
+        write_name(&mut text, name);
+        Self::new(&text)
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -72,11 +80,7 @@ impl std::borrow::Borrow<str> for LimitKey {
 }
 
 /// Writes `<domain>:<key>=<value>:…` to the end of `out`: the part that all limits at the end of `entries` share.
-pub(crate) fn write_prefix<'e>(
-    out: &mut String,
-    domain: &str,
-    entries: impl IntoIterator<Item = Entry<'e>>,
-) {
+pub(crate) fn write_prefix<'e>(out: &mut String, domain: &str, entries: impl IntoIterator<Item = Entry<'e>>) {
     encode(out, domain);
     for entry in entries {
         out.push(':');

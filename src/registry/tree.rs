@@ -131,14 +131,14 @@ impl Level {
 
 /// Where a descriptor ended, and which of its values count together.
 #[derive(Debug)]
-pub struct Found<'t> {
+pub(crate) struct Found<'t> {
     pub node: &'t Node,
     /// For each entry that a shared pattern matched: its index and the pattern.
     shared: smallvec::SmallVec<[(usize, &'t Pattern); 2]>,
 }
 
 /// Walks the entries, one level each. `None` if they lead nowhere.
-pub fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
+pub(crate) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
     let mut shared = smallvec::SmallVec::new();
     let mut last = None;
     for (index, entry) in entries.iter().enumerate() {
@@ -152,13 +152,13 @@ pub fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>
 
 impl Found<'_> {
     /// Writes the LimitKey that `rule` has for these entries to the end of `out`.
-    pub fn write_key(&self, out: &mut String, domain: &str, entries: &[Entry<'_>], rule: &Rule) {
+    pub(super) fn write_key(&self, out: &mut String, domain: &str, entries: &[Entry<'_>], rule: &Rule) {
         self.write_prefix(out, domain, entries);
         key::write_name(out, &rule.suffix);
     }
 
     /// The part of it that all rules found here share.
-    pub fn write_prefix<'a>(&'a self, out: &mut String, domain: &str, entries: &[Entry<'a>]) {
+    pub(super) fn write_prefix<'a>(&'a self, out: &mut String, domain: &str, entries: &[Entry<'a>]) {
         let as_counted = |(index, entry): (usize, &Entry<'a>)| {
             let shared = self.shared.iter().find(|(at, _)| *at == index);
             Entry { key: entry.key, value: shared.map_or(entry.value, |(_, pattern)| pattern.as_str()) }

@@ -25,6 +25,7 @@ mod testapp;
 mod wire;
 
 mod app;
+mod budget;
 mod cli;
 mod footprint;
 mod malformed;
