@@ -131,14 +131,14 @@ impl Level {
 
 /// Where a descriptor ended, and which of its values count together.
 #[derive(Debug)]
-pub(super) struct Found<'t> {
+pub(crate) struct Found<'t> {
     pub node: &'t Node,
     /// For each entry that a shared pattern matched: its index and the pattern.
     shared: smallvec::SmallVec<[(usize, &'t Pattern); 2]>,
 }
 
 /// Walks the entries, one level each. `None` if they lead nowhere.
-pub(super) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
+pub(crate) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
     let mut shared = smallvec::SmallVec::new();
     let mut last = None;
     for (index, entry) in entries.iter().enumerate() {
