@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Service;
-use super::reserve::{Ask, AskName, ReserveError};
+use super::reserve::{Ask, AskName, Grant, ReserveError};
 use super::unsent::UnsentLease;
 use crate::admission::{Attempt, Denial, Name};
 use crate::clock;
@@ -131,11 +131,16 @@ impl Service {
             AskName::Request(id) => self.admission.name(&plan, Name::Request(id)),
             AskName::Lease(id) => id.clone(),
         };
+        if !self.has_ticket(&id)
+            && let Some(grant) = self.granted_before(ask, &plan)?
+        {
+            return Ok(Ok(self.told_at_once(ask, grant)));
+        }
         let mut refused_by = None;
         if self.may_ask_at_once(&id, &plan) {
             match self.admission.attempt(&plan, Name::Lease(&id), &snapshot.retry).await {
                 Ok(Attempt::Taken(lease)) => return self.granted(ask, plan, lease).map(Ok),
-                Ok(Attempt::UsedForAnother) => return Err(ReserveError::UsedForAnother),
+                Ok(Attempt::NameIsUsed) => return Err(ReserveError::LeaseIdUsed),
                 Ok(Attempt::Refused { limit, .. }) => refused_by = Some(limit),
                 // A ledger that doesn't answer is waited for in line.
                 Ok(Attempt::NameIsSpent | Attempt::Never(_)) | Err(_) => {}
@@ -158,6 +163,10 @@ impl Service {
         standing.ok_or_else(|| lost().into()).map(Ok)
     }
 
+    fn has_ticket(&self, id: &LeaseId) -> bool {
+        self.queue.room.lock().ticket(id.bits()).is_some()
+    }
+
     /// Nobody is before it, and it has no place yet.
     fn may_ask_at_once(&self, id: &LeaseId, plan: &Plan) -> bool {
         let room = self.queue.room.lock();
@@ -176,8 +185,12 @@ impl Service {
             Box::new(self.admission.undo(&plan, Name::Lease(id), id))
         });
         let grant = self.grant(ask, lease, undo)?;
-        grant.unsent.into_iter().for_each(UnsentLease::sent);
         self.lease_api.allowed(Reason::Allowed);
+        Ok(self.told_at_once(ask, grant))
+    }
+
+    fn told_at_once(&self, ask: &Ask<'_>, grant: Grant) -> Standing {
+        grant.unsent.into_iter().for_each(UnsentLease::sent);
         let reserved = Reserved {
             lease: grant.id.clone(),
             token: grant.token.clone(),
@@ -186,7 +199,7 @@ impl Service {
             unclaimed: None,
             is_picked_up: true,
         };
-        Ok(Standing {
+        Standing {
             id: grant.id.clone(),
             job_id: job_id(ask, &grant.id),
             state: State::Reserved(Box::new(reserved)),
@@ -194,7 +207,7 @@ impl Service {
             position: None,
             eta_seconds: eta::elapsed_or_default(&self.live.load().retry.queue, 0),
             elapsed_seconds: 0,
-        })
+        }
     }
 
     fn take_place(
@@ -212,7 +225,7 @@ impl Service {
             return Err(LedgerError::Unavailable("shutting down".to_owned()).into());
         }
         match room.ticket(bits) {
-            Some(there) if there.wants != wants => return Err(ReserveError::UsedForAnother),
+            Some(there) if there.wants != wants => return Err(ReserveError::LeaseIdUsed),
             Some(_) => {}
             None => {
                 let job_id = job_id(ask, &id);

@@ -119,14 +119,14 @@ impl Waiter {
             Done::Tried(id, Ok(Attempt::Never(key))) => {
                 self.fail(id, format!("never_fits: it needs more of {key} than there ever is"));
             }
-            Done::Tried(id, Ok(Attempt::UsedForAnother | Attempt::NameIsSpent)) => {
-                self.fail(id, format!("invalid_request: {}", ReserveError::UsedForAnother));
+            Done::Tried(id, Ok(Attempt::NameIsUsed | Attempt::NameIsSpent)) => {
+                self.fail(id, format!("lease_id_used: {}", ReserveError::LeaseIdUsed));
             }
             Done::Tried(id, Err(ReserveError::Ledger(error))) => self.not_answered(id, &error),
             Done::Tried(id, Err(ReserveError::UnknownLimit(key))) => {
                 self.fail(id, format!("unknown_limit_key:{key}"));
             }
-            Done::Tried(id, Err(error @ (ReserveError::UsedForAnother | ReserveError::Invalid(_)))) => {
+            Done::Tried(id, Err(error @ (ReserveError::LeaseIdUsed | ReserveError::Invalid(_)))) => {
                 self.fail(id, error.to_string());
             }
         }

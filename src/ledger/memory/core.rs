@@ -142,9 +142,36 @@ impl Core {
         for (index, transfer) in chain.transfers.iter().enumerate() {
             let place = self.enter(trial, transfer);
             if let Err(code) = self.step(chain, index, transfer, &mut trial[place]) {
-                let Some(code) = code else { return Err(Stop::DoneBefore) };
+                let code = match code {
+                    Some(code) => code,
+                    None => match self.is_still_held(chain) {
+                        Ok(()) => return Err(Stop::DoneBefore),
+                        Err((index, code)) => return Err(Stop::Refused(Refusal::one(index, code))),
+                    },
+                };
                 return Err(Stop::Refused(self.refusal(chain, trial, index, code)));
             }
+        }
+        Ok(())
+    }
+
+    /// A reserve that is sent again and that somebody may complete is free only if all of it is still held as it was;
+    /// the first transfer that is not.
+    fn is_still_held(&self, chain: &Chain) -> Result<(), (usize, RefusalCode)> {
+        if chain.keep != Keep::ForRetries {
+            return Ok(());
+        }
+        for (index, transfer) in chain.transfers.iter().enumerate() {
+            let Action::Reserve(hold) = transfer.action else { continue };
+            let slot = self.store.account(transfer.account.id);
+            let code = match self.find(chain, slot, Purpose::Reserve) {
+                Some(record) if record.amount != hold.amount => RefusalCode::ExistsWithDifferentFields,
+                Some(Record { fate: Fate::Counted, .. }) => continue,
+                Some(Record { fate: Fate::Voided, .. }) => RefusalCode::PendingTransferAlreadyVoided,
+                Some(Record { fate: Fate::Expired, .. }) => RefusalCode::PendingTransferExpired,
+                Some(Record { fate: Fate::Refused, .. }) | None => RefusalCode::ExistsWithDifferentFields,
+            };
+            return Err((index, code));
         }
         Ok(())
     }

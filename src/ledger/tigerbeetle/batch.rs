@@ -236,6 +236,7 @@ fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
     match (work.step, &work.sum) {
         (Step::Apply, _) => wire::push_chain(out, now.ids, &work.chain),
         (Step::Claim, _) => out.extend(wire::claim_again(now.ids, &work.chain)),
+        (Step::Verify, _) => wire::push_verify(out, now.ids, &work.chain),
         (Step::Abandon, Some(sum)) => {
             let (void, rest) = sum.take_out(&work.chain, now.lease(), now.monotonic_ms);
             wire::push_take_out(out, now.ids, &void, rest.as_ref());
@@ -255,6 +256,7 @@ fn events_of(work: &Work) -> usize {
     match work.step {
         Step::Apply => transfers,
         Step::Claim => 1,
+        Step::Verify => transfers + 1,
         Step::Abandon => transfers * 2,
     }
 }

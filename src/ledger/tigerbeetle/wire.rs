@@ -9,7 +9,7 @@ use tigerbeetle_unofficial as tb;
 use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
-use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds};
+use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds, Verdict};
 use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
 
@@ -158,6 +158,43 @@ fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {
 pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
     let names = Names::new(ids, &chain.lease);
     chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
+}
+
+/// Asks whether all of a reserve is still held, and changes nothing: a chain of its voids that always fails at its end.
+/// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses.
+pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    for step in &chain.transfers {
+        let Action::Reserve(hold) = step.action else { continue };
+        let nobodys_id = fastrand::u128(1..u128::MAX);
+        out.push(
+            tb::Transfer::new(nobodys_id)
+                .with_pending_id(names.id("xfer:reserve:", &step.account))
+                .with_amount(u128::from(hold.amount))
+                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+        );
+    }
+    // No transfer may have the id 0.
+    out.push(tb::Transfer::new(0));
+}
+
+/// What a chain of [`push_verify`] found. `transfers` is how many the reserve has.
+pub fn verified(landed: Landed, transfers: usize) -> Verdict {
+    let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
+    match landed {
+        Landed::Unexpected { index, kind: Kind::IdMustNotBeZero } if index == transfers => Verdict::Done,
+        Landed::Refused(Refusal {
+            index,
+            code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
+            ..
+        }) => refused(index, code),
+        Landed::Refused(Refusal { index, .. })
+        | Landed::Unexpected { index, .. }
+        | Landed::AccountMissing { index } => {
+            refused(index.min(transfers.saturating_sub(1)), RefusalCode::ExistsWithDifferentFields)
+        }
+        Landed::Done | Landed::DoneBefore => refused(0, RefusalCode::ExistsWithDifferentFields),
+    }
 }
 
 /// Moves nothing: it only takes an id that can be taken once.

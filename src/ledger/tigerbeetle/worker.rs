@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::batch::{Batch, Fate, Now};
 use super::session::{Session, SessionError};
 use super::sum::{self, Sum};
-use super::wire::Landed;
+use super::wire::{self, Landed};
 use super::work::{Answer, Step, Work, can_be_given_back};
 use super::{Shared, patiently, provision};
 use crate::clock;
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::retry::backoff::Backoff;
 use crate::telemetry::LeaseEvent;
 
@@ -247,7 +247,14 @@ impl Worker {
                 let refusal = Refusal::one(0, RefusalCode::Abandoned);
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
+            (Step::Claim, _) if work.chain.keep == Keep::ForRetries => {
+                self.next.push_back(Work { step: Step::Verify, ..work });
+            }
             (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (Step::Verify, landed) => {
+                let verdict = wire::verified(landed, work.chain.transfers.len());
+                work.answer(Ok(Outcome::bare(verdict)));
+            }
             (Step::Apply, Landed::Done) => self.done(work),
             (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
                 self.next.push_back(Work { step: Step::Claim, ..work });
