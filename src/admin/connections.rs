@@ -17,8 +17,8 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::peer::{LooksFirst, Peer};
-use crate::api::delivery::{self, AnswerBody};
+use super::peer::{MayBeReset, PeerStream};
+use crate::api::delivery::{self, AnswerBody, TakenLeases};
 
 /// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. Longer than
 /// Prometheus leaves its connection alone; a peer that is gone, or never says what it wants, has its place no longer.
@@ -30,15 +30,17 @@ pub async fn serve<L: axum::serve::Listener>(
     router: Router,
     headers_within: Duration,
     stop: CancellationToken,
-) {
+) where
+    L::Io: MayBeReset,
+{
     let draining = GracefulShutdown::new();
     // An accept that fails is tried again by the listener, after a while.
     while let Some((stream, _)) = stop.run_until_cancelled(listener.accept()).await {
         let mut builder = http1::Builder::new();
         let builder = builder.timer(TokioTimer::new()).header_read_timeout(headers_within);
-        let (router, peer) = (router.clone(), Arc::new(Peer::default()));
-        let stream = TokioIo::new(LooksFirst::new(stream, Arc::clone(&peer)));
-        let service = service_fn(move |request| answer(router.clone(), request, Arc::clone(&peer)));
+        let (router, taken) = (router.clone(), Arc::new(TakenLeases::default()));
+        let stream = TokioIo::new(PeerStream::new(stream, Arc::clone(&taken)));
+        let service = service_fn(move |request| answer(router.clone(), request, Arc::clone(&taken)));
         let connection = draining.watch(builder.serve_connection(stream, service));
         // A connection that fails is its peer's affair.
         tokio::spawn(async move { drop(connection.await) });
@@ -51,14 +53,11 @@ pub async fn serve<L: axum::serve::Listener>(
 async fn answer(
     router: Router,
     request: Request<Incoming>,
-    peer: Arc<Peer>,
+    taken: Arc<TakenLeases>,
 ) -> Result<Response<AnswerBody<Body>>, Infallible> {
     let mut response = router.oneshot(request).await?;
     let unsent = delivery::carried(response.extensions_mut());
-    if !unsent.is_empty() {
-        peer.must_be_there();
-    }
-    Ok(response.map(|body| AnswerBody::new(body, unsent)))
+    Ok(response.map(|body| AnswerBody::with_taken(body, unsent, taken)))
 }
 
 #[cfg(test)]

@@ -1,85 +1,113 @@
-//! Whether the peer of an HTTP/1 connection is still there when an answer that tells of a lease is written to it.
+//! Whether the peer of an HTTP/1 connection has read the answers that tell of leases.
 //!
-//! A socket takes bytes for a peer that has closed it, so writing tells nothing. Reading does: before such an answer is
-//! written, [`LooksFirst`] reads what there is, and a stream that has ended refuses the write. What it reads early is handed
-//! out with the next read. HTTP/2 needs none of this: its connections read all there is before they write.
+//! A socket takes bytes also for a peer that has closed it, so that an answer was written says little. What the kernels
+//! say to each other says more: a peer that closes with something unread, or gets something after it has closed, resets the
+//! connection; one that has read it all only ends it. So the leases of an answer are sent when the peer asks for something
+//! else or ends the connection, and are given back when the connection is reset. HTTP/2 needs none of this: there a caller
+//! that leaves resets its stream, and what was queued for it is dropped.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Sleep;
 
-/// Read at most before an answer is written. More than that is a peer that is still there.
-const READ_EARLY_BYTES: usize = 1024;
+use crate::api::delivery::TakenLeases;
+use crate::clock;
 
-/// What the answers of a connection tell its stream.
-#[derive(Debug, Default)]
-pub(crate) struct Peer {
-    must_be_there: AtomicBool,
+/// How long a reset may take from there to here when the end of the connection has come already.
+const RESET_WITHIN: Duration = Duration::from_millis(100);
+
+/// A connection that is reset after this long was in use: its peer has read the last answer, and closes hard.
+const UNREAD_AT_MOST_MS: u64 = 1000;
+
+/// A stream that knows when it was reset.
+pub(crate) trait MayBeReset {
+    fn is_reset(&self) -> bool;
 }
 
-impl Peer {
-    /// The next write is worthless if nobody reads it.
-    pub(crate) fn must_be_there(&self) {
-        self.must_be_there.store(true, Ordering::Release);
+impl MayBeReset for TcpStream {
+    fn is_reset(&self) -> bool {
+        !matches!(self.take_error(), Ok(None))
     }
 }
 
-/// A stream that looks for the end of what it reads before it writes such an answer.
+impl MayBeReset for UnixStream {
+    fn is_reset(&self) -> bool {
+        !matches!(self.take_error(), Ok(None))
+    }
+}
+
+/// The stream of a connection, and the leases of answers that it has taken and that its peer may not have read.
 #[derive(Debug)]
-pub(crate) struct LooksFirst<S> {
+pub(crate) struct PeerStream<S: MayBeReset> {
     stream: S,
-    peer: Arc<Peer>,
-    /// What was read early, and how much of it was handed out.
-    early: Vec<u8>,
-    handed_out: usize,
+    taken: Arc<TakenLeases>,
+    /// The peer has ended the connection: until then a reset may come.
+    ended: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncRead + Unpin> LooksFirst<S> {
-    pub(crate) fn new(stream: S, peer: Arc<Peer>) -> Self {
-        Self { stream, peer, early: Vec::new(), handed_out: 0 }
+impl<S: MayBeReset> PeerStream<S> {
+    pub(crate) fn new(stream: S, taken: Arc<TakenLeases>) -> Self {
+        Self { stream, taken, ended: None }
     }
 
-    fn look(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if !self.peer.must_be_there.swap(false, Ordering::AcqRel) || self.handed_out < self.early.len() {
-            return Ok(());
-        }
-        let mut bytes = [0; READ_EARLY_BYTES];
-        let mut read = ReadBuf::new(&mut bytes);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(())) if read.filled().is_empty() => Err(io::ErrorKind::BrokenPipe.into()),
-            Poll::Ready(Ok(())) => {
-                (self.early, self.handed_out) = (read.filled().to_vec(), 0);
-                Ok(())
-            }
-            Poll::Ready(Err(error)) => Err(error),
-        }
+    fn was_reset(&self) {
+        self.taken.was_reset(clock::monotonic_ms().saturating_sub(UNREAD_AT_MOST_MS));
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for LooksFirst<S> {
+impl<S: MayBeReset> Drop for PeerStream<S> {
+    fn drop(&mut self) {
+        if self.stream.is_reset() {
+            self.was_reset();
+        }
+        self.taken.were_read();
+    }
+}
+
+impl<S: AsyncRead + MayBeReset + Unpin> AsyncRead for PeerStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let early = &this.early[this.handed_out..];
-        if early.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(cx, out);
+        if let Some(ended) = &mut this.ended {
+            ready!(ended.as_mut().poll(cx));
+            if this.stream.is_reset() {
+                this.was_reset();
+            }
+            this.taken.were_read();
+            this.ended = None;
+            return Poll::Ready(Ok(()));
         }
-        let count = early.len().min(out.remaining());
-        out.put_slice(&early[..count]);
-        this.handed_out += count;
-        Poll::Ready(Ok(()))
+        let before = out.filled().len();
+        match ready!(Pin::new(&mut this.stream).poll_read(cx, out)) {
+            Ok(()) if this.taken.is_empty() => Poll::Ready(Ok(())),
+            Ok(()) if out.filled().len() > before => {
+                this.taken.were_read();
+                Poll::Ready(Ok(()))
+            }
+            Ok(()) => {
+                this.ended = Some(Box::pin(tokio::time::sleep(RESET_WITHIN)));
+                Pin::new(this).poll_read(cx, out)
+            }
+            Err(error) => {
+                this.was_reset();
+                Poll::Ready(Err(error))
+            }
+        }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LooksFirst<S> {
+impl<S: AsyncWrite + MayBeReset + Unpin> AsyncWrite for PeerStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.look(cx)?;
-        Pin::new(&mut this.stream).poll_write(cx, bytes)
+        Pin::new(&mut this.stream).poll_write(cx, bytes).map_err(|error| {
+            this.was_reset();
+            error
+        })
     }
 
     fn poll_write_vectored(
@@ -88,13 +116,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LooksFirst<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.look(cx)?;
-        Pin::new(&mut this.stream).poll_write_vectored(cx, parts)
+        Pin::new(&mut this.stream).poll_write_vectored(cx, parts).map_err(|error| {
+            this.was_reset();
+            error
+        })
     }
 
-    /// Also where the stream does not: then hyper keeps an answer whole until it is written, and knows what was not.
     fn is_write_vectored(&self) -> bool {
-        true
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -26,14 +26,21 @@ struct HeldForAnswer {
     lease: LeaseId,
     undo: Chain,
     /// Stopping waits for it, so that the ledger is still there to give it back to.
-    _call: TaskTrackerToken,
+    call: Option<TaskTrackerToken>,
 }
 
 impl UnsentLease {
     /// `undo` is the chain that reserved it.
     pub(super) fn new(service: &Arc<Service>, lease: LeaseId, undo: Chain) -> Self {
-        let (service, _call) = (Arc::clone(service), service.call());
-        Self { held: Some(Box::new(HeldForAnswer { service, lease, undo, _call })) }
+        let (service, call) = (Arc::clone(service), Some(service.call()));
+        Self { held: Some(Box::new(HeldForAnswer { service, lease, undo, call })) }
+    }
+
+    /// Stopping need not wait for it any more: its answer was written, and whether that is read may never be known.
+    pub(crate) fn ends_its_call(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.call = None;
+        }
     }
 
     /// The caller has its answer, as far as this side can know.

@@ -164,25 +164,25 @@ pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
 /// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses.
 pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
+    let nobodys_id = || fastrand::u128(1..u128::MAX);
     for step in &chain.transfers {
         let Action::Reserve(hold) = step.action else { continue };
-        let nobodys_id = fastrand::u128(1..u128::MAX);
         out.push(
-            tb::Transfer::new(nobodys_id)
+            tb::Transfer::new(nobodys_id())
                 .with_pending_id(names.id("xfer:reserve:", &step.account))
                 .with_amount(u128::from(hold.amount))
                 .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
         );
     }
-    // No transfer may have the id 0.
-    out.push(tb::Transfer::new(0));
+    // No transfer may be from an account to itself.
+    out.push(transfer(nobodys_id(), operator_id(), operator_id(), 0));
 }
 
 /// What a chain of [`push_verify`] found. `transfers` is how many the reserve has.
 pub fn verified(landed: Landed, transfers: usize) -> Verdict {
     let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
     match landed {
-        Landed::Unexpected { index, kind: Kind::IdMustNotBeZero } if index == transfers => Verdict::Done,
+        Landed::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => Verdict::Done,
         Landed::Refused(Refusal {
             index,
             code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
