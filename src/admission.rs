@@ -24,11 +24,11 @@ use crate::ledger::{
     Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
 };
 use crate::limit::{LeaseId, LimitId, RequirementSet};
+use crate::queue::share::{Share, Taken};
 use crate::registry::{Ask, Enforcement, Plan, PlanError};
 use crate::retry::policy::RetryPolicy;
-use crate::retry::{self, Retry, RetryHint};
-use crate::room::turnstile::{Pass, Turnstile};
-use crate::snapshot::Snapshot;
+use crate::retry::{self, RetryHint};
+use crate::snapshot::{Domain, Snapshot};
 use crate::telemetry::{Metrics, Reason};
 
 /// One request, as the domain sees it.
@@ -70,9 +70,8 @@ const ATTEMPTS_MAX: u32 = 64;
 pub struct Admission {
     pub ledger: LiveLedger,
     pub accounts: Accounts,
-    pub retry: Retry,
     /// Keeps a share of each limit for those who wait for it.
-    pub turnstile: Turnstile,
+    pub share: Arc<Share>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -87,10 +86,11 @@ enum Reserved {
 impl Admission {
     pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
         let started = clock::instant();
-        let decided = self.decide_uncounted(snapshot, request).await;
+        let domain = snapshot.domain(request.domain);
+        let decided = self.decide_uncounted(snapshot, domain, request).await;
         self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
         let decision = decided?;
-        let counters = snapshot.counters(request.domain);
+        let counters = &domain.counters;
         match &decision.denial {
             None => counters.allowed(decision.reason),
             Some(denial) => {
@@ -103,17 +103,19 @@ impl Admission {
         Ok(decision)
     }
 
-    /// First the budget, then the plan, then the limits: the order of the refusals is the specification.
+    /// First the plan, then the budget, then the limits: the order of the refusals is the specification. So a request that is
+    /// invalid spends no budget.
     async fn decide_uncounted(
         &self,
         snapshot: &Snapshot,
+        domain: &Domain,
         request: &Request<'_>,
     ) -> Result<Decision, DecideError> {
         let now_ms = clock::monotonic_ms();
-        if let Err(hint) = self.within_budget(snapshot, request, now_ms) {
+        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
+        if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
-        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
         self.admit(snapshot, &plan, name, now_ms).await
     }
@@ -138,8 +140,8 @@ impl Admission {
         if !decreasing.is_empty() && !findings.leave_out(plan, decreasing) {
             return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
         }
-        let pass = match self.turnstile.enter(enforced(plan)) {
-            Ok(pass) => pass,
+        let taken = match self.share.take(enforced(plan)) {
+            Ok(taken) => taken,
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
         };
@@ -176,7 +178,7 @@ impl Admission {
             Err(error) => return Err(error.into()),
         };
         // From here on it succeeds.
-        pass.into_iter().for_each(Pass::through);
+        taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
         note_allowed(plan, &findings, &snapshot.retry, now_ms);
@@ -199,20 +201,6 @@ impl Admission {
     /// The chain that gives back a reservation of all of this plan.
     pub(crate) fn undo(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) -> Chain {
         undo_of(plan, &Findings::of(plan), name, id)
-    }
-
-    fn within_budget(
-        &self,
-        snapshot: &Snapshot,
-        request: &Request<'_>,
-        now_ms: u64,
-    ) -> Result<(), RetryHint> {
-        if request.is_retry {
-            self.retry.admit_retry(&snapshot.retry, now_ms, up_to)
-        } else {
-            self.retry.on_original(now_ms);
-            Ok(())
-        }
     }
 
     /// One atomic reserve of everything that can deny. A quota descriptor that is over is left out and the rest is
@@ -383,4 +371,23 @@ fn reason_of(code: RefusalCode) -> Reason {
         | RefusalCode::PendingTransferAlreadyVoided
         | RefusalCode::NotAsked => Reason::BackendError,
     }
+}
+
+/// A tenant is whoever has a limit of its own: the first limit of the request that no name is shared by.
+fn within_budget(
+    snapshot: &Snapshot,
+    domain: &Domain,
+    request: &Request<'_>,
+    plan: &Plan,
+    now_ms: u64,
+) -> Result<(), RetryHint> {
+    let Some(budget) = &domain.budget else { return Ok(()) };
+    if !request.is_retry {
+        budget.record_original(now_ms);
+        return Ok(());
+    }
+    let mut accounts = plan.requirements.iter().map(|requirement| &requirement.account);
+    let own = accounts.find(|account| snapshot.registry.get_named(account.key.as_str()).is_none());
+    let tenant = own.map(|account| account.id);
+    retry::admit_retry(budget, tenant, &snapshot.retry, now_ms, up_to)
 }

@@ -21,18 +21,15 @@ use crate::control::{Composed, Control, files, with_api};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
-use crate::ledger::options::{Cluster, Options as TigerBeetleOptions};
-use crate::ledger::tigerbeetle::TigerBeetle;
+use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
 use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger};
-use crate::listen::Listener;
-use crate::retry::Retry;
-use crate::room::turnstile::Turnstile;
-use crate::service::{Service, waiter};
+use crate::listen::{Listener, descriptors};
+use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
 use crate::telemetry::Metrics;
-use crate::{admin, clock, grpc};
+use crate::{admin, clock, grpc, queue};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
@@ -107,13 +104,7 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission {
-            ledger,
-            accounts,
-            retry: Retry::default(),
-            turnstile: Turnstile::default(),
-            metrics: Arc::clone(&metrics),
-        };
+        let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, leases, metrics));
         let supervisor = Supervisor::new();
@@ -123,16 +114,23 @@ impl App {
 
         let (stop_grpc, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let serving =
-            grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
-        tasks.run_until("the gRPC port", stop_grpc.clone(), serving);
+        let shares = descriptors::shares();
+        let grpc_port = grpc::port(shares.grpc, &service.metrics);
+        let admin_port = admin::port(shares.admin, &service.metrics);
+        let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
+            drop(health.send(it))
+        });
+        tasks.run_until("the gRPC port", stop_grpc.clone(), async {
+            serving.await;
+            Ok::<(), String>(())
+        });
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        let serving_admin = admin::serve(admin_listener, admin_state, gate, stop_admin.clone());
+        let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
             Ok::<(), String>(())
         });
-        tasks.run_forever("the waiting room", waiter::run(Arc::clone(&service)));
+        tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
         tasks.run_forever("the files", files::run(Arc::clone(&control), options.config_dir, files));
@@ -155,7 +153,7 @@ impl App {
     ///
     /// 1. readiness falls while we still serve, and those who are connected get time to see it, or a router would send calls to
     ///    a port that is closing;
-    /// 2. the waiting room closes: those who wait and those who watch would hold up the calls;
+    /// 2. the queue closes: those who wait and those who watch would hold up the calls;
     /// 3. the gRPC port finishes its calls, and only then
     /// 4. the completions that their callers did not wait for: a call that finishes may start one;
     /// 5. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted

@@ -17,16 +17,18 @@
 //! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
 //! already, and mostly it gives something back.
 //!
-//! [`Ledger`] is the interface. [`backend`] has the ledgers that hold balances, and a layer is a ledger over another one:
-//! it answers a part of what it is asked, and passes the rest on. [`failover`] is one, for when the ledger below is away.
+//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, and a layer is a ledger over another
+//! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
+//! away.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
-pub mod account;
-pub mod backend;
-pub mod failover;
+mod account;
+mod backend;
+mod failover;
 pub mod memory;
-pub mod options;
-pub mod schedule;
+mod options;
+mod schedule;
+pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 #[cfg(not(feature = "tigerbeetle"))]

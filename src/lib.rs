@@ -13,7 +13,7 @@ pub mod api;
 pub mod control;
 pub mod service;
 pub mod admission;
-pub mod room;
+pub mod queue;
 pub mod lease;
 pub mod snapshot;
 

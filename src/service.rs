@@ -8,7 +8,6 @@ pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
 pub mod unsent;
-pub mod waiter;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use self::queue::Queue;
 use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
+use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
 
@@ -45,7 +44,8 @@ impl Service {
     pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
-        let queue = Queue::new(admission.ledger.is_shared());
+        let is_shared = admission.ledger.is_shared();
+        let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
         Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
     }
 

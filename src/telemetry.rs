@@ -4,6 +4,7 @@ mod histogram;
 mod label;
 mod log;
 mod per_limit;
+mod port;
 
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ use self::label::{DecisionLabels, EventLabel, KindLabel, ResultLabel, RuleLabel}
 pub use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent, Reason};
 pub use self::log::init_logs;
 use self::per_limit::PerLimit;
+use self::port::Ports;
+pub(crate) use self::port::{Closed, PortMetrics, Refused};
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -54,6 +57,8 @@ pub struct Metrics {
     pub ledger_batch_events: Histogram,
     pub ledger_batch_seconds: Histogram,
     pub ledger_queue_depth: Gauge,
+    /// Leases whose completion has not reached the ledger yet.
+    pub completions_waiting: Gauge,
     /// In the order of [`LedgerFailure::ALL`].
     ledger_errors: [Counter; LedgerFailure::COUNT],
     pub memory_records: Gauge,
@@ -72,6 +77,7 @@ pub struct Metrics {
     pub limit_debt: Family<LimitLabel, Gauge>,
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
+    ports: Ports,
 }
 
 impl Default for Metrics {
@@ -86,6 +92,7 @@ impl Default for Metrics {
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
+            completions_waiting: Gauge::default(),
             ledger_errors: Default::default(),
             memory_records: Gauge::default(),
             memory_records_max: Gauge::default(),
@@ -103,6 +110,7 @@ impl Default for Metrics {
             limit_debt: Family::default(),
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
+            ports: Ports::default(),
         };
         metrics.register();
         metrics
@@ -130,6 +138,11 @@ impl Metrics {
             "sluice_ledger_queue_depth",
             "Chains waiting for the ledger",
             self.ledger_queue_depth.clone(),
+        );
+        r.register(
+            "sluice_completions_waiting",
+            "Completions that have not reached the ledger yet",
+            self.completions_waiting.clone(),
         );
         let errors = Family::<KindLabel, Counter>::default();
         r.register("sluice_ledger_errors", "Calls that the ledger did not answer", errors.clone());
@@ -183,6 +196,11 @@ impl Metrics {
             "Times a limit in shadow mode would have denied",
             self.shadow_denials.clone(),
         );
+        self.ports.register(r);
+    }
+
+    pub(crate) fn port(&self, port: &'static str) -> PortMetrics {
+        self.ports.of(port)
     }
 
     pub fn domain(&self, domain: &str) -> Arc<DomainCounters> {

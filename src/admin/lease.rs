@@ -8,29 +8,30 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::gate::Access;
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
 use crate::api::delivery;
-use crate::api::error::{BACKEND, WireError};
+use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveAnswer, ReserveBatch};
 use crate::api::pb::lease as pb;
-use crate::grpc::queue::{self, NOT_IN_LINE, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
+use crate::api::queue::{self, NOT_IN_LINE, PlaceAnswer, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
 use crate::lease::Held;
 use crate::lease::table::LeaseState;
 use crate::limit::LeaseId;
+use crate::queue::JobId;
 use crate::service::Service;
 use crate::service::complete::CompleteError;
 use crate::service::inspect::LeaseView;
 use crate::service::queue::Left;
 use crate::service::reserve::ReserveError;
-use crate::telemetry::Reason;
 
 pub(crate) async fn reserve(
     State(service): State<Arc<Service>>,
@@ -40,7 +41,13 @@ pub(crate) async fn reserve(
     let (outcome, request);
     match parse_reserve(&body) {
         Err(detail) => outcome = Err(ReserveError::Invalid(detail)),
-        Ok((parsed, true)) => return queue_reserve(&service, &parsed, request_id(&headers)).await,
+        Ok((parsed, true)) => {
+            let outcome = match lease::parse_reserve(&parsed, request_id(&headers)) {
+                Ok(ask) => service.queue_reserve(&ask).await,
+                Err(error) => Err(error),
+            };
+            return followed(queue::reserve_answer(outcome));
+        }
         Ok((parsed, false)) => {
             request = parsed;
             outcome = match lease::parse_reserve(&request, request_id(&headers)) {
@@ -66,35 +73,25 @@ fn parse_reserve(body: &[u8]) -> Result<(pb::ReserveRequest, bool), String> {
     Ok((serde_json::from_value(json).map_err(|error| error.to_string())?, may_wait))
 }
 
-async fn queue_reserve(service: &Arc<Service>, request: &pb::ReserveRequest, name: Option<&str>) -> Response {
-    let (answer, denial) = queue::reserve(service, request, name).await;
-    if let Some(denial) = denial {
-        let code =
-            if denial.reason == Reason::QueueFull { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-        return (code, denial_headers(&denial), Json(answer)).into_response();
-    }
-    if !answer.error.is_empty() && answer.state.is_empty() {
-        let http =
-            if answer.error == BACKEND { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
-        return (http, Json(answer)).into_response();
-    }
-    followed(answer)
+/// Where a job stands, with when to ask again.
+fn followed(answer: PlaceAnswer) -> Response {
+    let PlaceAnswer { message, http, denial, unsent } = answer;
+    // A denial has a header of its own, and a mistake is not worth asking again.
+    let retry_after =
+        (!message.state.is_empty()).then(|| [(header::RETRY_AFTER, message.eta_seconds.to_string())]);
+    let mut answer = (http, retry_after, denial.as_ref().map(denial_headers), Json(message)).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    answer
 }
 
-/// Where somebody stands: 202 while it waits, with when to ask again.
-fn followed(answer: pb::LeaseStatus) -> Response {
-    let code = if answer.status == "queued" { StatusCode::ACCEPTED } else { StatusCode::OK };
-    (code, [(header::RETRY_AFTER, answer.eta_seconds.to_string())], Json(answer)).into_response()
-}
-
-/// Leaves the line.
+/// Leaves the queue.
 pub(crate) async fn leave(
     State(service): State<Arc<Service>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
     match service.leave(&id).await {
-        Left::Out(standing) => Ok(followed(queue::status(&standing))),
+        Left::Out(place) => Ok(followed(queue::place_answer(&place, Vec::new()))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
         Left::Unknown => Err(unknown(&id)),
     }
@@ -166,16 +163,24 @@ struct RequirementBody {
 
 pub(crate) async fn one(
     State(service): State<Arc<Service>>,
+    Extension(access): Extension<Access>,
     method: Method,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
-    // Who only asks for the headers has not got the token.
-    let is_holder = method == Method::GET;
-    if let Some(standing) = service.standing(LeaseId::parse(&id).bits(), is_holder) {
-        return Ok(followed(queue::status(&standing)));
+    // Who only asks for the headers does not get the token, and neither does who may only look.
+    let is_holder = method == Method::GET && access == Access::Full;
+    if let Some((place, unsent)) = service.follow(JobId::of(&LeaseId::parse(&id))) {
+        let mut answer = queue::place_answer(&place, Vec::new());
+        if is_holder {
+            answer.unsent.push(unsent);
+        } else {
+            answer.message.lease_token.clear();
+        }
+        return Ok(followed(answer));
     }
-    let view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    let mut view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    view.token.take_if(|_| !is_holder);
     let retry_after = view.look_again_seconds.to_string();
     Ok(([(header::RETRY_AFTER, retry_after)], Json(LeaseBody::new(id, view))).into_response())
 }

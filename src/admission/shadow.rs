@@ -1,5 +1,7 @@
 //! Shadow limits: they count what was admitted, and never deny.
 
+use futures_util::future::join_all;
+
 use super::chain::{chain_of, chain_of_one};
 use super::findings::Findings;
 use super::{Admission, Name};
@@ -8,7 +10,7 @@ use crate::limit::LeaseId;
 use crate::registry::{Enforcement, Plan, Requirement};
 
 impl Admission {
-    /// Each is a chain of its own, after the real one.
+    /// Each is a chain of its own, after the real one. All go at once, so that they cost one round trip together.
     pub(super) async fn count_shadows(
         &self,
         plan: &Plan,
@@ -22,11 +24,13 @@ impl Admission {
         }
         // The caller may leave while this waits for the ledger.
         let undo = UndoOnDrop::new(&self.ledger, chain_of(plan, name, lease, findings.left_out).0);
-        for (index, requirement) in plan.requirements.iter().enumerate() {
-            if !is_shadow(requirement) || requirement.amount == 0 {
-                continue;
-            }
-            let counted = self.ledger.apply(&chain_of_one(requirement, name, lease)).await;
+        let counts =
+            |(_, requirement): &(usize, &Requirement)| is_shadow(requirement) && requirement.amount > 0;
+        let counting = plan.requirements.iter().enumerate().filter(counts).map(|(index, requirement)| {
+            let chain = chain_of_one(requirement, name, lease);
+            async move { (index, requirement, self.ledger.apply(&chain).await) }
+        });
+        for (index, requirement, counted) in join_all(counting).await {
             // A ledger that fails now costs a count of a limit that denies nobody.
             let verdict = counted.map_or(Verdict::NotAsked, |Outcome { verdict, available }| {
                 findings.available[index] = available.first().copied();

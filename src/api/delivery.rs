@@ -17,7 +17,6 @@ use http::Extensions;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
-use crate::clock;
 use crate::service::unsent::UnsentLease;
 
 /// The leases that one answer tells of.
@@ -49,18 +48,15 @@ pub(crate) fn carried(extensions: &mut Extensions) -> Unsent {
 /// The leases of answers that a connection has taken, where it finds out later whether its peer has read them.
 #[derive(Debug, Default)]
 pub(crate) struct TakenLeases {
-    /// Each with when it was taken.
-    leases: Mutex<Vec<(u64, UnsentLease)>>,
+    leases: Mutex<Unsent>,
 }
 
 impl TakenLeases {
     fn take(&self, unsent: impl Iterator<Item = UnsentLease>) {
-        let now_ms = clock::monotonic_ms();
-        let waiting = unsent.map(|mut lease| {
+        self.leases.lock().extend(unsent.map(|mut lease| {
             lease.ends_its_call();
-            (now_ms, lease)
-        });
-        self.leases.lock().extend(waiting);
+            lease
+        }));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -70,15 +66,13 @@ impl TakenLeases {
     /// The peer has read all of these answers.
     pub(crate) fn were_read(&self) {
         let leases = std::mem::take(&mut *self.leases.lock());
-        leases.into_iter().for_each(|(_, lease)| lease.sent());
+        leases.into_iter().for_each(UnsentLease::sent);
     }
 
-    /// The connection was reset: the peer has read what was taken before `since_ms`, and nothing else.
-    pub(crate) fn was_reset(&self, since_ms: u64) {
+    /// The peer has closed the connection without reading them.
+    pub(crate) fn are_lost(&self) {
         let leases = std::mem::take(&mut *self.leases.lock());
-        let (unread, read): (Vec<_>, Vec<_>) = leases.into_iter().partition(|(at_ms, _)| *at_ms >= since_ms);
-        read.into_iter().for_each(|(_, lease)| lease.sent());
-        drop(unread);
+        drop(leases);
     }
 }
 

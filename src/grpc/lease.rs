@@ -8,14 +8,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::queue;
+use super::watch::{unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
+use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery;
 use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveBatch};
 use crate::api::pb::lease as pb;
+use crate::api::queue::{self, NOT_IN_LINE};
 use crate::service::Service;
+use crate::service::queue::Left;
 
 pub(crate) const SERVICE_NAME: &str = pb::lease_service_server::SERVICE_NAME;
 
@@ -23,7 +26,8 @@ pub(crate) const SERVICE_NAME: &str = pb::lease_service_server::SERVICE_NAME;
 pub(crate) struct LeaseServer(Arc<Service>);
 
 pub(crate) fn server(service: Arc<Service>) -> pb::lease_service_server::LeaseServiceServer<LeaseServer> {
-    pb::lease_service_server::LeaseServiceServer::new(LeaseServer(service))
+    let server = pb::lease_service_server::LeaseServiceServer::new(LeaseServer(service));
+    server.max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 #[tonic::async_trait]
@@ -48,8 +52,14 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         request: Request<pb::ReserveRequest>,
     ) -> Result<Response<pb::LeaseStatus>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let (answer, denial) = queue::reserve(&self.0, &message, request_id(&metadata)).await;
-        Ok(with_metadata(answer, denial.as_ref()))
+        let outcome = match lease::parse_reserve(&message, request_id(&metadata)) {
+            Ok(ask) => self.0.queue_reserve(&ask).await,
+            Err(error) => Err(error),
+        };
+        let answer = queue::reserve_answer(outcome);
+        let mut response = with_metadata(answer.message, answer.denial.as_ref());
+        delivery::carry(response.extensions_mut(), answer.unsent);
+        Ok(response)
     }
 
     type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;
@@ -58,14 +68,18 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         &self,
         request: Request<pb::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
-        queue::watch(&self.0, &request.get_ref().lease_id).map(Response::new)
+        watch(&self.0, &request.get_ref().lease_id).map(Response::new)
     }
 
     async fn leave_queue(
         &self,
         request: Request<pb::LeaveQueueRequest>,
     ) -> Result<Response<pb::LeaseStatus>, Status> {
-        queue::leave(&self.0, &request.get_ref().lease_id).await.map(Response::new)
+        match self.0.leave(&request.get_ref().lease_id).await {
+            Left::Out(place) => Ok(Response::new(queue::status(&place))),
+            Left::Holds => Err(Status::failed_precondition(NOT_IN_LINE)),
+            Left::Unknown => Err(unknown()),
+        }
     }
 
     async fn complete(

@@ -20,6 +20,9 @@ use crate::telemetry::{LeaseEvent, Metrics};
 /// Leases being settled at the same time; a few kilobytes each, so some tens of megabytes. Beyond that callers wait.
 const SETTLING_MAX: usize = 16_384;
 
+/// How long a caller waits for its completion to reach the ledger. A restart of the ledger takes some seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 #[derive(Debug)]
 pub(crate) struct Leases {
     signer: Signer,
@@ -207,18 +210,33 @@ impl Leases {
         }
     }
 
-    /// Runs a completion to its end, whatever becomes of the caller, once there is room for it.
+    /// Runs a completion to its end, whatever becomes of the caller, once there is room for it. A caller who waits for
+    /// longer than [`PATIENCE`] hears that it has not happened yet; it goes on.
     pub(crate) async fn run<F>(&self, settling: F) -> Result<(), LedgerError>
     where
         F: Future<Output = Result<(), LedgerError>> + Send + 'static,
     {
-        let lost = |_| LedgerError::Unavailable("the completion was interrupted".to_owned());
-        let room = Arc::clone(&self.settling).acquire_owned().await;
+        let room = tokio::time::timeout(PATIENCE, Arc::clone(&self.settling).acquire_owned()).await;
+        let too_many = || LedgerError::QueueFull { waiting: SETTLING_MAX, per_second: None };
+        let room = room.map_err(|_| too_many())?;
+        let (metrics, all) = (Arc::clone(&self.metrics), Arc::clone(&self.settling));
+        let count = move || {
+            let waiting = SETTLING_MAX - all.available_permits();
+            metrics.completions_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        };
+        count();
         let task = self.tasks.spawn(async move {
-            let _room = room;
-            settling.await
+            let settled = settling.await;
+            drop(room);
+            count();
+            settled
         });
-        task.await.map_err(lost)?
+        let not_yet = "the completion has not reached the ledger yet; it is tried until the lease ends";
+        match tokio::time::timeout(PATIENCE, task).await {
+            Ok(Ok(settled)) => settled,
+            Ok(Err(_)) => Err(LedgerError::Unavailable("the completion was interrupted".to_owned())),
+            Err(_) => Err(LedgerError::Unavailable(not_yet.to_owned())),
+        }
     }
 
     /// Forgets leases that have ended.

@@ -68,6 +68,16 @@ pub enum ReserveError {
     Ledger(#[from] LedgerError),
 }
 
+/// No file defines this limit, and no rule derives it.
+#[derive(Debug)]
+pub(super) struct UnknownLimit(pub(super) String);
+
+impl From<UnknownLimit> for ReserveError {
+    fn from(UnknownLimit(key): UnknownLimit) -> Self {
+        Self::UnknownLimit(key)
+    }
+}
+
 impl Service {
     pub async fn reserve(self: &Arc<Self>, ask: &Ask<'_>) -> Result<ReserveOutcome, ReserveError> {
         let _call = self.call();
@@ -112,7 +122,7 @@ impl Service {
         // One that waited in line has a lease of another name, and was told of it.
         let unsent = (lease.id == *id).then(|| {
             let undo = self.admission.undo(plan, Name::Lease(id), id);
-            UnsentLease::new(self, lease.id.clone(), undo)
+            UnsentLease::lease(self, lease.id.clone(), undo)
         });
         Ok(Some(Grant { id: lease.id, token, reserved_at_unix_ms, unsent }))
     }
@@ -129,11 +139,11 @@ impl Service {
         &self,
         snapshot: &Snapshot,
         wants: impl Iterator<Item = (&'a str, u64)>,
-    ) -> Result<Plan, ReserveError> {
+    ) -> Result<Plan, UnknownLimit> {
         let mut requirements = SmallVec::new();
         for (key, amount) in wants {
             let limit = snapshot.registry.resolve(key, &self.admission.accounts);
-            let limit = limit.ok_or_else(|| ReserveError::UnknownLimit(key.to_owned()))?;
+            let limit = limit.ok_or_else(|| UnknownLimit(key.to_owned()))?;
             requirements.push(Requirement {
                 account: Arc::clone(&limit.account),
                 spec: Arc::clone(&limit.spec),
@@ -171,7 +181,7 @@ impl Service {
             return Err(ReserveError::LeaseIdUsed);
         };
         let (token, reserved_at_unix_ms) = (issued.token, issued.reserved_at_unix_ms);
-        let unsent = Some(UnsentLease::new(self, lease.id.clone(), *undo));
+        let unsent = Some(UnsentLease::lease(self, lease.id.clone(), *undo));
         Ok(Grant { id: lease.id, token, reserved_at_unix_ms, unsent })
     }
 

@@ -25,10 +25,12 @@ mod testapp;
 mod wire;
 
 mod app;
+mod budget;
 mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod ports;
 mod hints;
 mod matching;
 
@@ -51,6 +53,7 @@ mod unsent;
 mod queue;
 mod queue_rows;
 mod queue_simulation;
+mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
 
@@ -60,6 +63,7 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
@@ -73,5 +77,7 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_sessions;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sums;

@@ -1,4 +1,4 @@
-//! The waiting room through both ports: states as they come, names, bounds, settings, restarts.
+//! The queue through both ports: states as they come, names, bounds, settings, restarts.
 
 use std::time::Duration;
 

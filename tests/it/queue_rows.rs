@@ -1,4 +1,4 @@
-//! What the waiting room must do on every ledger, a line each, in a small language.
+//! What the queue must do on every ledger, a line each, in a small language.
 //!
 //! * `A: queue held 1 wide 2`: a reserve that may wait, remembered as A; `= reserved`, `= queued 1` (with its position),
 //!   `= full held`, `= never held`

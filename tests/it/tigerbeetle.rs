@@ -40,11 +40,28 @@ impl Server {
         Self::run(dir, 0, &addresses, port)
     }
 
-    /// Starts on the data file that is there.
+    /// With as few connections as a development server has by default.
+    pub fn start_with_eight_connections() -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        format(dir.path(), 0, 1);
+        Self::run_with(&["start", "--development"], dir, 0, "0", 0)
+    }
+
+    /// Starts on the data file that is there. Several sidecars share it, so it has more connections.
     fn run(dir: Arc<tempfile::TempDir>, replica: usize, addresses: &str, port: u16) -> Self {
-        // Several sidecars share it: more connections than a development server has by default.
+        let start = ["start", "--development", "--experimental", "--limit-pipeline-requests=24"];
+        Self::run_with(&start, dir, replica, addresses, port)
+    }
+
+    fn run_with(
+        start: &[&str],
+        dir: Arc<tempfile::TempDir>,
+        replica: usize,
+        addresses: &str,
+        port: u16,
+    ) -> Self {
         let mut child = Command::new(binary())
-            .args(["start", "--development", "--experimental", "--limit-pipeline-requests=24"])
+            .args(start)
             .arg(format!("--addresses={addresses}"))
             .arg(dir.path().join(format!("0_{replica}.tigerbeetle")))
             .stdin(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Real faults in real processes: kill -9, SIGSTOP, eviction, an address nobody listens on, a wrong cluster.
+//! Real faults in real processes: kill -9, SIGSTOP, an address nobody listens on, a wrong cluster.
 //!
 //! The promise under all of them: no answer later than its deadline, everything acknowledged is found afterwards, what
 //! was not acknowledged is given back, and nothing is admitted above the capacity.
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use sluice::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
 use sluice::ledger::{Account, Keep, Ledger, LedgerError, Verdict};
 use sluice::telemetry::Metrics;
-use tigerbeetle_unofficial as tb;
 
 use crate::tigerbeetle::{Replicas, Server, apply, free_port, until_ready};
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
@@ -174,43 +173,6 @@ async fn three_replicas_survive_the_loss_of_any() {
     (0..3).for_each(|replica| cluster.restart(replica));
     load.until_acked(100, "after all were killed").await;
     load.audit(callers).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_session_is_made_again() {
-    let server = Server::start();
-    let ledger = server.ledger().await;
-    let limit = account("evicted");
-    let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 1_000, 3600)]);
-    assert_eq!(apply(&ledger, work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
-    // The server keeps 64 sessions, also of clients that went away; the one that was silent longest goes.
-    for _ in 0..9 {
-        let mut clients = tokio::task::JoinSet::new();
-        for _ in 0..8 {
-            let address = server.address();
-            clients.spawn(async move {
-                let client = tb::Client::new(0, address).unwrap();
-                client.lookup_accounts(vec![1]).await.unwrap();
-                tokio::task::spawn_blocking(move || drop(client)).await.unwrap();
-            });
-        }
-        clients.join_all().await;
-    }
-    let mut charged = 1;
-    let mut answers = Vec::new();
-    for _ in 0..50 {
-        let answer = apply(&ledger, work(), TIMEOUT).await;
-        let done = matches!(&answer, Ok(outcome) if outcome.verdict == Verdict::Done);
-        charged += u64::from(done);
-        answers.push(answer);
-        if done && answers.len() > 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(charged > 1, "it never came back: {answers:?}");
-    assert!(answers.iter().any(Result::is_err), "it was not evicted: {answers:?}");
-    until_used(&ledger, &limit, charged).await;
 }
 
 fn ledger_at(port: u16, cluster: u128) -> TigerBeetle {

@@ -1,4 +1,4 @@
-//! The waiting room on the real TigerBeetle server: the same rows, and what only a ledger can do that others use too.
+//! The queue on the real TigerBeetle server: the same rows, and what only a ledger can do that others use too.
 
 use std::time::Duration;
 

@@ -9,6 +9,7 @@ use tigerbeetle_unofficial as tb;
 use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
+use super::capacity::Item;
 use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds, Verdict};
 use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
@@ -182,7 +183,9 @@ pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain)
 pub fn verified(landed: Landed, transfers: usize) -> Verdict {
     let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
     match landed {
-        Landed::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => Verdict::Done,
+        Landed::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => {
+            Verdict::Done
+        }
         Landed::Refused(Refusal {
             index,
             code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
@@ -203,25 +206,31 @@ fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
 }
 
 /// A change of capacity, named by the totals that it starts from, so that it happens once whoever does it.
-/// `attempt` tells apart ids that were burnt by a race.
-pub fn capacity_change(
-    account: &Account,
-    credits_posted: u128,
-    debits_posted: u128,
-    attempt: u32,
-    change: Change,
-) -> tb::Transfer {
-    let attempt = if attempt == 0 { String::new() } else { format!(":{attempt}") };
-    let label = format!("xfer:capacity:{}:{credits_posted}:{debits_posted}{attempt}", account.key);
-    let id = digest_id(&[&label]);
+pub fn capacity_change(item: &Item, change: CapacityChange) -> tb::Transfer {
+    let id = totals_id("xfer:capacity:", item);
+    let account = item.account.id.bits();
     match change {
-        Change::Raise(amount) => transfer(id, operator_id(), account.id.bits(), amount),
-        Change::Lower(amount) => transfer(id, account.id.bits(), operator_id(), amount),
+        CapacityChange::Raise(amount) => transfer(id, operator_id(), account, amount),
+        CapacityChange::Lower(amount) => transfer(id, account, operator_id(), amount),
     }
 }
 
+/// Moves both totals by one and leaves the capacity as it is, for when the name of the totals is used up. It fits
+/// whatever the account holds.
+pub fn totals_move(item: &Item) -> [tb::Transfer; 2] {
+    let account = item.account.id.bits();
+    let raise = transfer(totals_id("xfer:move:raise:", item), operator_id(), account, 1);
+    let lower = transfer(totals_id("xfer:move:lower:", item), account, operator_id(), 1);
+    [raise.with_flags(Flags::LINKED), lower]
+}
+
+fn totals_id(label: &str, item: &Item) -> u128 {
+    let Item { account, credits_posted, debits_posted, .. } = item;
+    digest_id(&[&format!("{label}{}:{credits_posted}:{debits_posted}", account.key)])
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum CapacityChange {
     Raise(u64),
     Lower(u64),
 }

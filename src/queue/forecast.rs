@@ -1,31 +1,31 @@
-//! How long until a place in line is served: arithmetic over what a limit will get back by itself. Pure.
+//! How long until a job is served: arithmetic over what a limit will get back by itself. Pure.
 //!
-//! A rolling limit gives back what it holds when its windows end, and what the line takes then comes back a window later,
-//! so the times at which it gives back repeat with the window. Where those are not known it is capacity / window. A
-//! concurrency limit gives back as fast as its holders finish: capacity / mean hold. Where neither is known, nobody
-//! promises anything.
+//! A rolling limit gets back what it holds when the windows end, and what the queue takes then comes back a window later.
+//! So the times at which it gets something back repeat with the window. Where they are not known, the rate is
+//! capacity / window. A concurrency limit gets back what it holds as fast as its holders finish: capacity / mean hold.
+//! Where neither is known, there is no estimate.
 
 use crate::ledger::Schedule;
 use crate::limit::Kind;
 
-/// What is known of a limit that somebody waits at.
+/// What is known of a limit that jobs wait at.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
-    pub kind: Kind,
-    pub capacity: u64,
+pub(super) struct Forecast<'a> {
+    pub(super) kind: Kind,
+    pub(super) capacity: u64,
     /// What the ledger said last.
-    pub schedule: Option<&'a Schedule>,
+    pub(super) schedule: Option<&'a Schedule>,
     /// How long its holders were seen to hold it.
-    pub mean_hold_ms: Option<u64>,
-    /// The part of it that the line gets.
-    pub line_part: f64,
+    pub(super) mean_hold_ms: Option<u64>,
+    /// The part of it that the queue gets; newcomers get the rest.
+    pub(super) queue_part: f64,
 }
 
-impl Known<'_> {
-    /// Milliseconds from `now_ms` until `ahead` and then `own` were served; `None` if nobody can know.
-    pub fn wait_ms(&self, ahead: u64, own: u64, now_ms: u64) -> Option<f64> {
+impl Forecast<'_> {
+    /// Milliseconds from `now_ms` until `before` and then `own` were served; `None` if nobody can know.
+    pub(super) fn wait_ms(&self, before: u64, own: u64, now_ms: u64) -> Option<f64> {
         let used = self.schedule.map_or(self.capacity, |schedule| schedule.used);
-        let wanted = (ahead as f64 + own as f64) / self.line_part.clamp(0.01, 1.0);
+        let wanted = (before as f64 + own as f64) / self.queue_part.clamp(0.01, 1.0);
         let lacking = used as f64 + wanted - self.capacity as f64;
         if lacking <= 0.0 {
             return Some(0.0);
@@ -43,7 +43,7 @@ impl Known<'_> {
         }
     }
 
-    /// By the times at which the limit gives back, over and over again.
+    /// By the times at which the limit gets something back, again in each window.
     fn by_schedule(&self, lacking: f64, window_ms: f64, now_ms: u64) -> Option<f64> {
         let schedule = self.schedule?;
         let known: u64 = schedule.releases.iter().map(|free| free.amount).sum();
@@ -83,10 +83,10 @@ mod tests {
         capacity: u64,
         schedule: Option<&Schedule>,
         hold: Option<u64>,
-        ahead: u64,
+        before: u64,
     ) -> Option<f64> {
-        let known = Known { kind, capacity, schedule, mean_hold_ms: hold, line_part: 1.0 };
-        known.wait_ms(ahead, 1, NOW_MS)
+        let forecast = Forecast { kind, capacity, schedule, mean_hold_ms: hold, queue_part: 1.0 };
+        forecast.wait_ms(before, 1, NOW_MS)
     }
 
     #[test]
@@ -103,8 +103,8 @@ mod tests {
             (14, 19_000.0),
             (25, 29_000.0),
         ];
-        for (ahead, expected) in rows {
-            assert_eq!(wait(TEN_SECONDS, 10, Some(&there), None, ahead), Some(expected), "{ahead} ahead");
+        for (before, expected) in rows {
+            assert_eq!(wait(TEN_SECONDS, 10, Some(&there), None, before), Some(expected), "{before} before");
         }
         let half = schedule(5, &[(3000, 5)], true);
         assert_eq!(wait(TEN_SECONDS, 10, Some(&half), None, 4), Some(0.0));
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn what_newcomers_take_makes_it_longer() {
-        let known =
-            Known { kind: TEN_SECONDS, capacity: 10, schedule: None, mean_hold_ms: None, line_part: 0.5 };
-        assert_eq!(known.wait_ms(4, 1, NOW_MS), Some(10_000.0));
+        let forecast =
+            Forecast { kind: TEN_SECONDS, capacity: 10, schedule: None, mean_hold_ms: None, queue_part: 0.5 };
+        assert_eq!(forecast.wait_ms(4, 1, NOW_MS), Some(10_000.0));
     }
 
     #[test]
