@@ -4,7 +4,7 @@
 
 pub mod descriptors;
 pub(crate) mod port;
-mod stream;
+pub(crate) mod stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;

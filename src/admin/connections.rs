@@ -17,8 +17,8 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::peer::{LooksFirst, Peer};
-use crate::api::delivery::{self, AnswerBody};
+use super::peer::PeerStream;
+use crate::api::delivery::{self, AnswerBody, TakenLeases};
 use crate::listen::Listener;
 use crate::listen::port::{Place, Port};
 
@@ -41,12 +41,12 @@ pub(crate) async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(headers_within).max_buf_size(READ_AHEAD_BYTES_MAX);
     let connect = |stream, place: Place| {
-        let (router, peer) = (router.clone(), Arc::new(Peer::default()));
-        let stream = TokioIo::new(LooksFirst::new(stream, Arc::clone(&peer)));
+        let (router, taken) = (router.clone(), Arc::new(TakenLeases::default()));
+        let stream = TokioIo::new(PeerStream::new(stream, Arc::clone(&taken)));
         let connection = Arc::clone(&place.connection);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(Arc::clone(&connection));
-            answer(router.clone(), request, Arc::clone(&peer))
+            answer(router.clone(), request, Arc::clone(&taken))
         });
         let served = draining.watch(http.serve_connection(stream, service));
         tokio::spawn(place.keep(served));
@@ -59,14 +59,11 @@ pub(crate) async fn serve(
 async fn answer(
     router: Router,
     request: Request<Incoming>,
-    peer: Arc<Peer>,
+    taken: Arc<TakenLeases>,
 ) -> Result<Response<AnswerBody<Body>>, Infallible> {
     let mut response = router.oneshot(request).await?;
     let unsent = delivery::carried(response.extensions_mut());
-    if !unsent.is_empty() {
-        peer.must_be_there();
-    }
-    Ok(response.map(|body| AnswerBody::new(body, unsent)))
+    Ok(response.map(|body| AnswerBody::with_taken(body, unsent, taken)))
 }
 
 #[cfg(test)]

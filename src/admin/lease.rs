@@ -75,11 +75,13 @@ fn parse_reserve(body: &[u8]) -> Result<(pb::ReserveRequest, bool), String> {
 
 /// Where a job stands, with when to ask again.
 fn followed(answer: PlaceAnswer) -> Response {
-    let PlaceAnswer { message, http, denial } = answer;
+    let PlaceAnswer { message, http, denial, unsent } = answer;
     // A denial has a header of its own, and a mistake is not worth asking again.
     let retry_after =
         (!message.state.is_empty()).then(|| [(header::RETRY_AFTER, message.eta_seconds.to_string())]);
-    (http, retry_after, denial.as_ref().map(denial_headers), Json(message)).into_response()
+    let mut answer = (http, retry_after, denial.as_ref().map(denial_headers), Json(message)).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    answer
 }
 
 /// Leaves the queue.
@@ -89,7 +91,7 @@ pub(crate) async fn leave(
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
     match service.leave(&id).await {
-        Left::Out(place) => Ok(followed(queue::place_answer(&place))),
+        Left::Out(place) => Ok(followed(queue::place_answer(&place, Vec::new()))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
         Left::Unknown => Err(unknown(&id)),
     }
@@ -168,9 +170,11 @@ pub(crate) async fn one(
     let Path(id) = id?;
     // Who only asks for the headers does not get the token, and neither does who may only look.
     let is_holder = method == Method::GET && access == Access::Full;
-    if let Some(place) = service.place(JobId::of(&LeaseId::parse(&id)), is_holder) {
-        let mut answer = queue::place_answer(&place);
-        if !is_holder {
+    if let Some((place, unsent)) = service.follow(JobId::of(&LeaseId::parse(&id))) {
+        let mut answer = queue::place_answer(&place, Vec::new());
+        if is_holder {
+            answer.unsent.push(unsent);
+        } else {
             answer.message.lease_token.clear();
         }
         return Ok(followed(answer));

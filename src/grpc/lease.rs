@@ -57,7 +57,9 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
             Err(error) => Err(error),
         };
         let answer = queue::reserve_answer(outcome);
-        Ok(with_metadata(answer.message, answer.denial.as_ref()))
+        let mut response = with_metadata(answer.message, answer.denial.as_ref());
+        delivery::carry(response.extensions_mut(), answer.unsent);
+        Ok(response)
     }
 
     type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;

@@ -41,6 +41,15 @@ impl Stream {
         Self { socket, progress_within, stalled: None }
     }
 
+    /// Whether the peer has reset the connection.
+    pub(crate) fn is_reset(&self) -> bool {
+        let error = match &self.socket {
+            Socket::Tcp(stream) => stream.take_error(),
+            Socket::Unix(stream) => stream.take_error(),
+        };
+        !matches!(error, Ok(None))
+    }
+
     /// What the socket says to a write, unless it has been waiting for too long.
     fn written<T>(
         &mut self,

@@ -10,7 +10,7 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
 use super::capacity::Item;
-use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds};
+use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds, Verdict};
 use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
 
@@ -182,6 +182,45 @@ pub fn takes(ids: TransferIds, chain: &Chain) -> Vec<u128> {
 pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
     let names = Names::new(ids, &chain.lease);
     chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
+}
+
+/// Asks whether all of a reserve is still held, and changes nothing: a chain of its voids that always fails at its end.
+/// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses.
+pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    let nobodys_id = || fastrand::u128(1..u128::MAX);
+    for step in &chain.transfers {
+        let Action::Reserve(hold) = step.action else { continue };
+        out.push(
+            tb::Transfer::new(nobodys_id())
+                .with_pending_id(names.id("xfer:reserve:", &step.account))
+                .with_amount(u128::from(hold.amount))
+                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+        );
+    }
+    // No transfer may be from an account to itself.
+    out.push(transfer(nobodys_id(), operator_id(), operator_id(), 0));
+}
+
+/// What a chain of [`push_verify`] found. `transfers` is how many the reserve has.
+pub fn verified(landed: ChainResult, transfers: usize) -> Verdict {
+    let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
+    match landed {
+        ChainResult::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => {
+            Verdict::Done
+        }
+        ChainResult::Refused(Refusal {
+            index,
+            code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
+            ..
+        }) => refused(index, code),
+        ChainResult::Refused(Refusal { index, .. })
+        | ChainResult::Unexpected { index, .. }
+        | ChainResult::AccountMissing { index } => {
+            refused(index.min(transfers.saturating_sub(1)), RefusalCode::ExistsWithDifferentFields)
+        }
+        ChainResult::Done | ChainResult::DoneBefore => refused(0, RefusalCode::ExistsWithDifferentFields),
+    }
 }
 
 /// Moves nothing: it only takes an id that can be taken once.

@@ -32,6 +32,8 @@ pub enum WorkKind {
     Apply,
     /// It exists: make sure that nobody is giving it back.
     Claim,
+    /// It exists and nobody is giving it back: make sure that all of it is still held.
+    Verify,
     /// Its caller has gone.
     GiveBack,
 }

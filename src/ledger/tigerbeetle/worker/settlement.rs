@@ -25,7 +25,7 @@ use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
 use crate::ledger::tigerbeetle::wire::{self, ChainResult};
 use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind, can_be_given_back};
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
@@ -75,7 +75,14 @@ impl Worker<'_> {
                 let refusal = Refusal::one(0, RefusalCode::Abandoned);
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
+            (WorkKind::Claim, _) if work.chain.keep == Keep::ForRetries => {
+                self.inbox.next.push_back(Work { kind: WorkKind::Verify, ..work });
+            }
             (WorkKind::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (WorkKind::Verify, result) => {
+                let verdict = wire::verified(result, work.chain.transfers.len());
+                work.answer(Ok(Outcome::bare(verdict)));
+            }
             (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
                 self.took.push(work)
             }
