@@ -4,6 +4,7 @@ mod histogram;
 mod label;
 mod log;
 mod per_limit;
+mod port;
 
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ use self::label::{DecisionLabels, EventLabel, KindLabel, ResultLabel, RuleLabel}
 pub(crate) use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent};
 pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
+use self::port::Ports;
+pub(crate) use self::port::{Closed, PortMetrics, Refused};
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -75,6 +78,7 @@ pub struct Metrics {
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
+    ports: Ports,
 }
 
 impl Default for Metrics {
@@ -107,6 +111,7 @@ impl Default for Metrics {
             limit_debt: Family::default(),
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
+            ports: Ports::default(),
         };
         metrics.register();
         metrics
@@ -192,6 +197,11 @@ impl Metrics {
             "Times a limit in shadow mode would have denied",
             self.shadow_denials.clone(),
         );
+        self.ports.register(r);
+    }
+
+    pub(crate) fn port(&self, port: &'static str) -> PortMetrics {
+        self.ports.of(port)
     }
 
     pub(crate) fn domain(&self, domain: &str) -> Arc<DomainCounters> {

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::gate::Access;
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
 use crate::api::delivery;
@@ -160,16 +161,22 @@ struct RequirementBody {
 
 pub(crate) async fn one(
     State(service): State<Arc<Service>>,
+    Extension(access): Extension<Access>,
     method: Method,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
-    // Who only asks for the headers has not got the token.
-    let is_holder = method == Method::GET;
+    // Who only asks for the headers does not get the token, and neither does who may only look.
+    let is_holder = method == Method::GET && access == Access::Full;
     if let Some(place) = service.place(JobId::of(&LeaseId::parse(&id)), is_holder) {
-        return Ok(followed(queue::place_answer(&place)));
+        let mut answer = queue::place_answer(&place);
+        if !is_holder {
+            answer.message.lease_token.clear();
+        }
+        return Ok(followed(answer));
     }
-    let view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    let mut view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    view.token.take_if(|_| !is_holder);
     let retry_after = view.look_again_seconds.to_string();
     Ok(([(header::RETRY_AFTER, retry_after)], Json(LeaseBody::new(id, view))).into_response())
 }

@@ -21,6 +21,7 @@ macro_rules! words {
         }
     };
 }
+pub(super) use words;
 
 words! {
     /// Why a request was answered as it was; as in the header `x-sluice-reason`.
