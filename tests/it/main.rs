@@ -30,6 +30,7 @@ mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod ports;
 mod hints;
 mod matching;
 

@@ -10,11 +10,12 @@ use sluice::config::settings::value::{LedgerUri, OnFailure, Share};
 use sluice::service::reserve::{Ask, AskName, Grant, ReserveOutcome};
 
 use crate::ask::request;
-use crate::lease_rows::run_all;
+use crate::lease_rows::{run_all, run_forgotten};
 use crate::lease_scenario::{LIMITS, Port, complete, lease_of, reserve};
 use crate::leases::{LOAD, counted, ten_thousand};
 use crate::testapp::{Builder, TestApp};
 use crate::tigerbeetle::Server;
+use crate::unsent;
 use crate::wait::until;
 
 fn on(server: &Server) -> Builder {
@@ -55,6 +56,25 @@ fn want(row: &str, limit: &str, amount: u64) -> Value {
 /// The lease of a request through Envoy.
 async fn ask(app: &TestApp, text: &str) -> String {
     lease_of(&app.client().should_rate_limit(request(text)).await.unwrap().into_inner()).expect("a lease")
+}
+
+/// Names that this instance has forgotten, as every other instance has.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_only_the_ledger_knows() {
+    let server = Server::start();
+    let app = on(&server).and_settings(|settings| settings.leases.book_max = 1).start().await;
+    ready(&app, 200).await;
+    run_forgotten(&app).await;
+}
+
+/// Callers that leave before they have heard their answer hold nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_never_sent_hold_nothing() {
+    let server = Server::start();
+    let app = on(&server).and_limits(&unsent::LIMITS.replace("domain: d", "domain: unsent")).start().await;
+    ready(&app, 200).await;
+    unsent::reset_calls_hold_nothing(&app, "unsent").await;
+    unsent::closed_calls_hold_nothing(&app, "unsent").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

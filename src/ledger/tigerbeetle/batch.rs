@@ -254,6 +254,7 @@ fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
     match (work.kind, &work.sum) {
         (WorkKind::Apply, _) => wire::push_chain(out, now.ids, &work.chain),
         (WorkKind::Claim, _) => out.extend(wire::claim_again(now.ids, &work.chain)),
+        (WorkKind::Verify, _) => wire::push_verify(out, now.ids, &work.chain),
         (WorkKind::GiveBack, Some(sum)) => {
             let (void, rest) = sum.take_out(&work.chain, now.lease(), now.monotonic_ms);
             wire::push_take_out(out, now.ids, &void, rest.as_ref());
@@ -275,6 +276,7 @@ fn events_of(work: &Work) -> usize {
     match work.kind {
         WorkKind::Apply => transfers,
         WorkKind::Claim => 1,
+        WorkKind::Verify => transfers + 1,
         WorkKind::GiveBack => transfers * 2,
     }
 }

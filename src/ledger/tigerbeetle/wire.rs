@@ -10,7 +10,7 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
 use super::capacity::Item;
-use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds};
+use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds, Verdict};
 use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
 
@@ -29,6 +29,11 @@ impl TransferIds {
         }
     }
 }
+
+/// What reserves, in labels.
+const RESERVE: &str = "xfer:reserve:";
+const RERESERVE: &str = "xfer:rereserve:";
+const TAKE: &str = "xfer:take:";
 
 /// The ids of one lease's transfers.
 struct Names<'a> {
@@ -101,20 +106,17 @@ pub fn push_take_out(out: &mut Vec<tb::Transfer>, ids: TransferIds, void: &Chain
 fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let operator = operator_id();
-    for part in &chain.transfers {
-        let account = &part.account;
-        out.push(match part.action {
-            Action::Reserve(hold) => {
-                transfer(names.id("xfer:reserve:", account), account.id.bits(), operator, hold.amount)
-                    .with_timeout(hold.lifetime_seconds.get())
-                    .with_flags(Flags::PENDING | Flags::LINKED)
+    for step in &chain.transfers {
+        let account = &step.account;
+        out.push(match step.action {
+            Action::Reserve(hold) => pending(names.id(RESERVE, account), account, hold, Flags::LINKED),
+            Action::Rereserve(hold) => pending(names.id(RERESERVE, account), account, hold, Flags::LINKED),
+            Action::TakeUpTo(hold) => {
+                pending(names.id(TAKE, account), account, hold, Flags::LINKED | Flags::BALANCING_DEBIT)
             }
-            Action::Rereserve(hold) => {
-                transfer(names.id("xfer:rereserve:", account), account.id.bits(), operator, hold.amount)
-                    .with_timeout(hold.lifetime_seconds.get())
-                    .with_flags(Flags::PENDING | Flags::LINKED)
-            }
-            Action::Void => void(&names, account),
+            Action::Void => void(&names, account, "xfer:void:", RESERVE),
+            Action::VoidTaken => void(&names, account, "xfer:void-take:", TAKE),
+            Action::VoidRereserved => void(&names, account, "xfer:void-rereserve:", RERESERVE),
             Action::Debt { amount } => {
                 transfer(names.id("xfer:debt:", account), account.debt_id(), operator, amount)
                     .with_flags(Flags::LINKED)
@@ -136,8 +138,8 @@ pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Cha
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
-    let is_there = |transfer: &&Transfer| !matches!(transfer.action, Action::Reserve(Hold { amount: 0, .. }));
-    out.extend(chain.transfers.iter().filter(is_there).map(|transfer| void(&names, &transfer.account)));
+    let is_there = |step: &&Transfer| !matches!(step.action, Action::Reserve(Hold { amount: 0, .. }));
+    out.extend(chain.transfers.iter().filter(is_there).map(|step| void_of(&names, step)));
     end_chain(out);
 }
 
@@ -146,19 +148,79 @@ pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Cha
 pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let alone = |transfer: tb::Transfer| transfer.with_flags(Flags::VOID_PENDING_TRANSFER);
-    out.extend(chain.transfers.iter().map(|transfer| alone(void(&names, &transfer.account))));
+    out.extend(chain.transfers.iter().map(|step| alone(void_of(&names, step))));
 }
 
-fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {
-    tb::Transfer::new(names.id("xfer:void:", account))
-        .with_pending_id(names.id("xfer:reserve:", account))
+/// Voids what a transfer has reserved.
+fn void_of(names: &Names<'_>, step: &Transfer) -> tb::Transfer {
+    match step.action {
+        Action::TakeUpTo(_) => void(names, &step.account, "xfer:void-take:", TAKE),
+        _ => void(names, &step.account, "xfer:void:", RESERVE),
+    }
+}
+
+fn void(names: &Names<'_>, account: &Account, label: &str, of: &str) -> tb::Transfer {
+    tb::Transfer::new(names.id(label, account))
+        .with_pending_id(names.id(of, account))
         .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED)
+}
+
+fn pending(id: u128, account: &Account, hold: Hold, flags: Flags) -> tb::Transfer {
+    transfer(id, account.id.bits(), operator_id(), hold.amount)
+        .with_timeout(hold.lifetime_seconds.get())
+        .with_flags(Flags::PENDING | flags)
+}
+
+/// The ids of those transfers of a chain whose amount only the ledger knows.
+pub fn takes(ids: TransferIds, chain: &Chain) -> Vec<u128> {
+    let names = Names::new(ids, &chain.lease);
+    let takes = chain.transfers.iter().filter(|step| matches!(step.action, Action::TakeUpTo(_)));
+    takes.map(|step| names.id(TAKE, &step.account)).collect()
 }
 
 /// Claims a reserve that was found to exist.
 pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
     let names = Names::new(ids, &chain.lease);
     chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
+}
+
+/// Asks whether all of a reserve is still held, and changes nothing: a chain of its voids that always fails at its end.
+/// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses.
+pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    let nobodys_id = || fastrand::u128(1..u128::MAX);
+    for step in &chain.transfers {
+        let Action::Reserve(hold) = step.action else { continue };
+        out.push(
+            tb::Transfer::new(nobodys_id())
+                .with_pending_id(names.id("xfer:reserve:", &step.account))
+                .with_amount(u128::from(hold.amount))
+                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+        );
+    }
+    // No transfer may be from an account to itself.
+    out.push(transfer(nobodys_id(), operator_id(), operator_id(), 0));
+}
+
+/// What a chain of [`push_verify`] found. `transfers` is how many the reserve has.
+pub fn verified(landed: ChainResult, transfers: usize) -> Verdict {
+    let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
+    match landed {
+        ChainResult::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => {
+            Verdict::Done
+        }
+        ChainResult::Refused(Refusal {
+            index,
+            code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
+            ..
+        }) => refused(index, code),
+        ChainResult::Refused(Refusal { index, .. })
+        | ChainResult::Unexpected { index, .. }
+        | ChainResult::AccountMissing { index } => {
+            refused(index.min(transfers.saturating_sub(1)), RefusalCode::ExistsWithDifferentFields)
+        }
+        ChainResult::Done | ChainResult::DoneBefore => refused(0, RefusalCode::ExistsWithDifferentFields),
+    }
 }
 
 /// Moves nothing: it only takes an id that can be taken once.

@@ -32,6 +32,8 @@ pub enum WorkKind {
     Apply,
     /// It exists: make sure that nobody is giving it back.
     Claim,
+    /// It exists and nobody is giving it back: make sure that all of it is still held.
+    Verify,
     /// Its caller has gone.
     GiveBack,
 }
@@ -74,7 +76,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Only reserves are undone; what a completion did stays.
+/// Only what reserves is undone; what a completion did stays.
 pub fn can_be_given_back(chain: &Chain) -> bool {
-    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_)))
+    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_)))
 }

@@ -15,13 +15,17 @@
 
 use std::sync::Arc;
 
+use ahash::AHashMap;
+use smallvec::SmallVec;
+
 use super::Worker;
 use crate::clock;
 use crate::ledger::tigerbeetle::batch::{Batch, MemberResult};
+use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
-use crate::ledger::tigerbeetle::wire::ChainResult;
+use crate::ledger::tigerbeetle::wire::{self, ChainResult};
 use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind, can_be_given_back};
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
@@ -71,8 +75,18 @@ impl Worker<'_> {
                 let refusal = Refusal::one(0, RefusalCode::Abandoned);
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
+            (WorkKind::Claim, _) if work.chain.keep == Keep::ForRetries => {
+                self.inbox.next.push_back(Work { kind: WorkKind::Verify, ..work });
+            }
             (WorkKind::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (WorkKind::Apply, ChainResult::Done) => self.done(work),
+            (WorkKind::Verify, result) => {
+                let verdict = wire::verified(result, work.chain.transfers.len());
+                work.answer(Ok(Outcome::bare(verdict)));
+            }
+            (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
+                self.took.push(work)
+            }
+            (WorkKind::Apply, ChainResult::Done) => self.done(work, SmallVec::new()),
             (WorkKind::Apply, ChainResult::DoneBefore) if needs_claim(&work.chain) => {
                 if !work.has_left() {
                     self.inbox.next.push_back(Work { kind: WorkKind::Claim, ..work });
@@ -117,12 +131,40 @@ impl Worker<'_> {
         }
     }
 
+    /// Finds out how much was taken by those who take what there is. If that can't be found out it is given back.
+    pub async fn look_up_takes(&mut self) {
+        if self.took.is_empty() {
+            return;
+        }
+        let works = std::mem::take(&mut self.took);
+        let ids = self.shared.options.transfer_ids;
+        let asked: Vec<Vec<u128>> = works.iter().map(|work| wire::takes(ids, &work.chain)).collect();
+        let call = self.shared.writer.session.lookup_transfers(asked.concat());
+        let found = self.shared.ask(Side::Writer, call).await;
+        let found = found.inspect_err(|error| tracing::warn!(%error, "what was taken can't be looked up"));
+        let found: AHashMap<u128, u128> =
+            found.unwrap_or_default().iter().map(|transfer| (transfer.id(), transfer.amount())).collect();
+        for (work, asked) in works.into_iter().zip(asked) {
+            let amount = |id| found.get(id).map(|amount| u64::try_from(*amount).unwrap_or(u64::MAX));
+            match asked.iter().map(amount).collect::<Option<_>>() {
+                Some(taken) => self.done(work, taken),
+                None => {
+                    if can_be_given_back(&work.chain) {
+                        self.inbox.next.push_back(Work::give_back(work.chain.clone(), None));
+                    }
+                    work.answer(Err(LedgerError::Unavailable("what was taken is not known".to_owned())));
+                }
+            }
+        }
+    }
+
     /// It holds. If its caller has left it is given back.
-    fn done(&mut self, work: Work) {
+    fn done(&mut self, work: Work, taken: SmallVec<[u64; 1]>) {
         self.touch(&work.chain);
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
-        let answer = ChainAnswer { outcome: Outcome::bare(Verdict::Done), sum: None };
+        let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
+        let answer = ChainAnswer { outcome, sum: None };
         if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
@@ -165,7 +207,7 @@ impl Worker<'_> {
 /// nothing to give back.
 fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
     let ChainResult::Refused(refusal) = result else { return result };
-    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
+    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action.is_void());
     match refusal.code {
         RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => ChainResult::DoneBefore,
         RefusalCode::IdAlreadyFailed if is_void => {
@@ -173,6 +215,11 @@ fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
         }
         _ => result,
     }
+}
+
+/// The ledger alone knows how much this chain takes.
+fn takes_up_to(chain: &Chain) -> bool {
+    chain.transfers.iter().any(|transfer| matches!(transfer.action, Action::TakeUpTo(_)))
 }
 
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.
