@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use sluice::limit::Kind;
+use sluice::limit::{Kind, LimitId};
 use sluice::retry::budget::RetryBudget;
 use sluice::retry::policy::RetryPolicy;
 use sluice::retry::{self, Hints};
@@ -27,11 +27,11 @@ fn streaks(c: &mut Criterion) {
 
 fn budget(c: &mut Criterion) {
     let mut group = c.benchmark_group("budget");
-    let budget = RetryBudget::new();
+    let budget = RetryBudget::new(10);
     let policy = RetryPolicy::default().budget;
     group.bench_function("original", |b| b.iter(|| budget.record_original(black_box(12_345))));
     group.bench_function("retry, window of 10 s", |b| {
-        b.iter(|| budget.admit_retry(black_box(12_345), &policy));
+        b.iter(|| budget.admit_retry(black_box(Some(LimitId::new(7))), black_box(12_345), &policy));
     });
     group.finish();
 }

@@ -29,8 +29,8 @@ use crate::limit::{Charge, LeaseId, LimitId, Overage, RequirementSet};
 use crate::queue::share::{Share, Taken};
 use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::policy::RetryPolicy;
-use crate::retry::{self, Retry, RetryHint};
-use crate::snapshot::Snapshot;
+use crate::retry::{self, RetryHint};
+use crate::snapshot::{Domain, Snapshot};
 use crate::telemetry::{Metrics, Reason};
 
 /// One request, as the domain sees it.
@@ -72,7 +72,6 @@ const ATTEMPTS_MAX: u32 = 64;
 pub struct Admission {
     pub ledger: LiveLedger,
     pub accounts: Accounts,
-    pub retry: Retry,
     /// Keeps a share of each limit for those who wait for it.
     pub share: Arc<Share>,
     pub metrics: Arc<Metrics>,
@@ -89,10 +88,11 @@ enum Reserved {
 impl Admission {
     pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
         let started = clock::instant();
-        let decided = self.decide_uncounted(snapshot, request).await;
+        let domain = snapshot.domain(request.domain);
+        let decided = self.decide_uncounted(snapshot, domain, request).await;
         self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
         let decision = decided?;
-        let counters = snapshot.counters(request.domain);
+        let counters = &domain.counters;
         match &decision.denial {
             None => counters.allowed(decision.reason),
             Some(denial) => {
@@ -105,19 +105,21 @@ impl Admission {
         Ok(decision)
     }
 
-    /// First the budget, then the plan, then the limits: the order of the refusals is the specification.
+    /// First the plan, then the budget, then the limits: the order of the refusals is the specification. So a request that is
+    /// invalid spends no budget.
     async fn decide_uncounted(
         &self,
         snapshot: &Snapshot,
+        domain: &Domain,
         request: &Request<'_>,
     ) -> Result<Decision, DecideError> {
         let now_ms = clock::monotonic_ms();
-        if let Err(hint) = self.within_budget(snapshot, request, now_ms) {
+        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
+        if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
-        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
         if plan.descriptors.iter().all(|wanted| *wanted == Wanted::Bare) {
-            snapshot.counters(request.domain).unmatched();
+            domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
         self.admit(snapshot, &plan, name, now_ms).await
@@ -163,6 +165,10 @@ impl Admission {
                 let findings = Findings::all_failed(plan);
                 return Ok(Decision::unavailable(plan, &findings, Reason::BackendError, Some(hint_ms)));
             }
+            Ok(Reserved::Refused(code)) if is_used(code) => {
+                let denied = Decision::unavailable(plan, &findings, reason_of(code), None);
+                return Ok(Decision { refused: Some(code), ..denied });
+            }
             Ok(Reserved::Refused(code)) => {
                 let reason = reason_of(code);
                 self.count_per_limit(plan, &findings);
@@ -205,20 +211,6 @@ impl Admission {
         undo_of(plan, &Findings::of(plan), name, id)
     }
 
-    fn within_budget(
-        &self,
-        snapshot: &Snapshot,
-        request: &Request<'_>,
-        now_ms: u64,
-    ) -> Result<(), RetryHint> {
-        if request.is_retry {
-            self.retry.admit_retry(&snapshot.retry, now_ms, up_to)
-        } else {
-            self.retry.on_original(now_ms);
-            Ok(())
-        }
-    }
-
     /// One atomic reserve of everything that can deny. A quota descriptor that is over is left out and the rest is
     /// tried again under another name, as long as one of them is not over.
     async fn reserve(
@@ -246,7 +238,8 @@ impl Admission {
             };
             let may_rename = !matches!(name, Name::Lease(_)) && attempt < ATTEMPTS_MAX;
             let is_decided = match refusal.code {
-                RefusalCode::Abandoned if may_rename => false,
+                // What an earlier sending reserved is not held any more: this one is another request.
+                code if may_rename && is_over(code) => false,
                 RefusalCode::NotAsked => true,
                 _ => {
                     let failed = failed_requirements(&members, refusal);
@@ -356,6 +349,21 @@ impl Admission {
     }
 }
 
+/// The name was used for something that is not held any more.
+fn is_over(code: RefusalCode) -> bool {
+    matches!(
+        code,
+        RefusalCode::Abandoned
+            | RefusalCode::PendingTransferAlreadyVoided
+            | RefusalCode::PendingTransferExpired
+    )
+}
+
+/// The name was used for something else, or for something that is not held any more.
+pub(crate) fn is_used(code: RefusalCode) -> bool {
+    code == RefusalCode::ExistsWithDifferentFields || is_over(code)
+}
+
 /// What each requirement takes of its limit; a shadow takes nothing that others could lack.
 fn enforced(plan: &Plan) -> impl Iterator<Item = (LimitId, u64)> + Clone {
     plan.requirements.iter().map(|requirement| {
@@ -394,4 +402,23 @@ fn reason_of(code: RefusalCode) -> Reason {
         | RefusalCode::PendingTransferAlreadyVoided
         | RefusalCode::NotAsked => Reason::BackendError,
     }
+}
+
+/// A tenant is whoever has a limit of its own: the first limit of the request that no name is shared by.
+fn within_budget(
+    snapshot: &Snapshot,
+    domain: &Domain,
+    request: &Request<'_>,
+    plan: &Plan,
+    now_ms: u64,
+) -> Result<(), RetryHint> {
+    let Some(budget) = &domain.budget else { return Ok(()) };
+    if !request.is_retry {
+        budget.record_original(now_ms);
+        return Ok(());
+    }
+    let mut accounts = plan.requirements.iter().map(|requirement| &requirement.account);
+    let own = accounts.find(|account| snapshot.registry.get_named(account.key.as_str()).is_none());
+    let tenant = own.map(|account| account.id);
+    retry::admit_retry(budget, tenant, &snapshot.retry, now_ms, up_to)
 }

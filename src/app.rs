@@ -21,11 +21,9 @@ use crate::control::{Composed, Control, files, with_api};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
-use crate::ledger::options::{Cluster, Options as TigerBeetleOptions};
-use crate::ledger::tigerbeetle::TigerBeetle;
+use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
 use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger};
-use crate::listen::Listener;
-use crate::retry::Retry;
+use crate::listen::{Listener, descriptors};
 use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
@@ -106,13 +104,7 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission {
-            ledger,
-            accounts,
-            retry: Retry::default(),
-            share: Arc::default(),
-            metrics: Arc::clone(&metrics),
-        };
+        let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, leases, metrics));
         let supervisor = Supervisor::new();
@@ -122,11 +114,18 @@ impl App {
 
         let (stop_grpc, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let serving =
-            grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
-        tasks.run_until("the gRPC port", stop_grpc.clone(), serving);
+        let shares = descriptors::shares();
+        let grpc_port = grpc::port(shares.grpc, &service.metrics);
+        let admin_port = admin::port(shares.admin, &service.metrics);
+        let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
+            drop(health.send(it))
+        });
+        tasks.run_until("the gRPC port", stop_grpc.clone(), async {
+            serving.await;
+            Ok::<(), String>(())
+        });
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        let serving_admin = admin::serve(admin_listener, admin_state, gate, stop_admin.clone());
+        let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
             Ok::<(), String>(())

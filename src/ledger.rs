@@ -5,11 +5,10 @@
 //!
 //! * `Reserve` takes an amount until it expires by itself, `lifetime_seconds` later: never early, a little late.
 //!   It fails with `ExceedsCredits` when it doesn't fit.
-//! * `Void` gives a reservation back before that.
+//! * `TakeUpTo` takes as much as there is, up to an amount; with nothing left it takes nothing, and is done all the same.
 //! * `Rereserve` takes what a completion found to be the real amount.
-//! * `TakeUpTo` takes as much as is free, up to an amount, and so never fails for lack of room. The [`Outcome`] says how
-//!   much that was.
-//! * `Debt` records what no longer fitted. It can't fail for lack of room either.
+//! * `Void`, `VoidTaken` and `VoidRereserved` give what one of those holds back before that.
+//! * `Debt` records what no longer fitted. It can't fail for lack of room.
 //!
 //! A limit whose overage is `repay` pays what it owes before anybody gets anything: as much as is free is reserved for a
 //! window at once and taken off the debt, and so is whatever comes back later. Until nothing is owed a `Reserve` fails with
@@ -24,17 +23,19 @@
 //! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
 //! already, and mostly it gives something back.
 //!
-//! [`Ledger`] is the interface. [`backend`] has the ledgers that hold balances, and a layer is a ledger over another one:
-//! it answers a part of what it is asked, and passes the rest on. [`failover`] is one, for when the ledger below is away.
+//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, and a layer is a ledger over another
+//! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
+//! away.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
-pub mod account;
-pub mod backend;
+mod account;
+mod backend;
 pub mod debt_log;
-pub mod failover;
+mod failover;
 pub mod memory;
-pub mod options;
-pub mod schedule;
+mod options;
+mod schedule;
+pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 #[cfg(not(feature = "tigerbeetle"))]
@@ -161,13 +162,24 @@ pub struct Transfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Reserve(Hold),
+    /// As much as there is, up to the amount.
+    TakeUpTo(Hold),
+    Rereserve(Hold),
     /// Voids the `Reserve` of the same lease and account.
     Void,
-    Rereserve(Hold),
-    /// As much of it as is free.
-    TakeUpTo(Hold),
+    /// The same for its `TakeUpTo`.
+    VoidTaken,
+    /// The same for its `Rereserve`.
+    VoidRereserved,
     /// What is owed; its lifetime is that of the reservations that pay for it.
     Debt(Hold),
+}
+
+impl Action {
+    /// Gives something back, and takes nothing.
+    pub fn is_void(self) -> bool {
+        matches!(self, Action::Void | Action::VoidTaken | Action::VoidRereserved)
+    }
 }
 
 /// An amount that is taken for a time from an account that has a capacity.
@@ -186,8 +198,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What is free on the account of each transfer afterwards; empty if the ledger doesn't say without being asked.
     pub available: SmallVec<[u64; 4]>,
-    /// How much each `TakeUpTo` took, in the order of the chain.
-    pub taken: SmallVec<[u64; 2]>,
+    /// What each `TakeUpTo` of the chain took, in order, if the chain was done.
+    pub taken: SmallVec<[u64; 1]>,
 }
 
 impl Outcome {

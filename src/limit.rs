@@ -2,8 +2,8 @@
 //!
 //! Plain data that is valid once it exists. Knows nothing of descriptors, ledgers or the wire.
 
-pub mod bit_set;
-pub mod definition;
+mod bit_set;
+mod definition;
 pub mod id;
 pub mod key;
 pub mod unit;

@@ -1,15 +1,15 @@
 //! When to come back: hints for the refused, a budget for retries, one backoff for our own waits.
 //!
 //! A denied client that retries at once is the outage. This module is what admission asks after it has decided:
-//! [`Hints`] is what each limit remembers for its hints, [`Retry`] what the server remembers, [`policy::RetryPolicy`] is
-//! what the operator wrote, [`RetryHint`] is what the client hears. It never reads the ledger, a clock or the wire: time,
+//! [`Hints`] is what each limit remembers for its hints, [`RetryBudget`] what each domain remembers of its retries,
+//! [`policy::RetryPolicy`] is what the operator wrote, [`RetryHint`] is what the client hears. It never reads the ledger, a clock or the wire: time,
 //! randomness and the policy of the request's snapshot come as arguments. Randomness is a function that gives a number
 //! in `0..=n`.
 
 pub mod policy;
 
-pub mod hint;
-pub mod hints;
+mod hint;
+mod hints;
 
 pub mod eta;
 
@@ -20,20 +20,12 @@ pub mod backoff;
 
 use std::num::NonZeroU32;
 
-use crate::limit::Kind;
+use crate::limit::{Kind, LimitId};
 
-use budget::RetryBudget;
+pub use budget::RetryBudget;
 use eta::Stage;
 pub use hints::Hints;
 use policy::RetryPolicy;
-
-/// What one server remembers about retries.
-#[derive(Debug, Default)]
-pub struct Retry {
-    budget: RetryBudget,
-    /// The budget is a limit too: it says no, and those who hear it wait longer each time.
-    budget_hints: Hints,
-}
 
 /// How long the refused should wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,33 +66,22 @@ fn denied(
     RetryHint { ms: hint::hint_ms(kind, streak, policy, rand) }
 }
 
-impl Retry {
-    /// A request came that is not a retry.
-    pub fn on_original(&self, now_ms: u64) {
-        self.budget.record_original(now_ms);
+/// A retry of `tenant` came: it goes on, or hears at once when to come back. The budget is a rolling limit of its own, so
+/// its hint is that of one with its window.
+pub fn admit_retry(
+    budget: &RetryBudget,
+    tenant: Option<LimitId>,
+    policy: &RetryPolicy,
+    now_ms: u64,
+    rand: impl FnMut(u64) -> u64,
+) -> Result<(), RetryHint> {
+    let window_seconds = u32::try_from(policy.budget.window_seconds).ok().and_then(NonZeroU32::new);
+    let kind = Kind::Rolling { window_seconds: window_seconds.unwrap_or(NonZeroU32::MAX) };
+    if budget.admit_retry(tenant, now_ms, &policy.budget) {
+        on_allowed([(&budget.hints, kind)], policy, now_ms);
+        return Ok(());
     }
-
-    /// A retry came: it goes on, or hears at once when to come back. The budget is a rolling limit of its own, so its
-    /// hint is that of one with its window.
-    pub fn admit_retry(
-        &self,
-        policy: &RetryPolicy,
-        now_ms: u64,
-        rand: impl FnMut(u64) -> u64,
-    ) -> Result<(), RetryHint> {
-        let window_seconds = u32::try_from(policy.budget.window_seconds).ok().and_then(NonZeroU32::new);
-        let kind = Kind::Rolling { window_seconds: window_seconds.unwrap_or(NonZeroU32::MAX) };
-        if self.budget.admit_retry(now_ms, &policy.budget) {
-            on_allowed([(&self.budget_hints, kind)], policy, now_ms);
-            return Ok(());
-        }
-        Err(denied(&self.budget_hints, kind, policy, now_ms, rand))
-    }
-
-    /// Admitted retries per original: the metric.
-    pub fn budget_ratio(&self, policy: &RetryPolicy, now_ms: u64) -> f64 {
-        self.budget.ratio(now_ms, &policy.budget)
-    }
+    Err(denied(&budget.hints, kind, policy, now_ms, rand))
 }
 
 impl RetryHint {
@@ -172,16 +153,16 @@ mod tests {
 
     #[test]
     fn a_retry_beyond_the_budget_hears_a_hint_that_grows() {
-        let retry = Retry::default();
+        let budget = RetryBudget::new(10);
         let mut policy = RetryPolicy::default();
         policy.budget.min_retries_per_second = 0;
-        (0..10).for_each(|_| retry.on_original(0));
-        let admit = |now| retry.admit_retry(&policy, now, none);
+        (0..10).for_each(|_| budget.record_original(0));
+        let admit = |now| admit_retry(&budget, None, &policy, now, none);
         assert_eq!([admit(0), admit(0), admit(0)], [Ok(()); 3]); // 0.3 × 10
         // A rolling limit of 10 s: a tenth of it × 1.5^streak.
         assert_eq!([admit(0), admit(0)], [Err(hint(1500)), Err(hint(2250))]);
-        assert_eq!(retry.budget_ratio(&policy, 0), 0.3);
-        retry.on_original(11_000);
+        assert_eq!(budget.counted(0, &policy.budget).ratio(), 0.3);
+        budget.record_original(11_000);
         assert_eq!(admit(11_000), Err(hint(3375)), "0.3 of one original is no retry");
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::chain::lease_id;
@@ -47,8 +48,8 @@ impl LateCharge {
         (!holds.is_empty()).then(|| Box::new(Self { lease: lease(), keep, holds }))
     }
 
-    fn chain(&self, actions: impl Iterator<Item = (Arc<Account>, Action)>) -> Chain {
-        let transfers = actions.map(|(account, action)| Transfer { account, action }).collect();
+    fn chain(&self, account: &Arc<Account>, action: Action) -> Chain {
+        let transfers = SmallVec::from_iter([Transfer { account: Arc::clone(account), action }]);
         Chain { lease: self.lease.clone(), keep: self.keep, transfers }
     }
 }
@@ -65,16 +66,22 @@ impl Findings {
 impl Admission {
     /// Takes what is left of each limit, up to what was used; what is left over is owed where the limit has debts.
     pub(crate) async fn charge_late(&self, late: &LateCharge) -> Result<(), LedgerError> {
-        let takes = late.holds.iter().map(|(account, hold)| (Arc::clone(account), Action::TakeUpTo(*hold)));
-        let Outcome { taken, .. } = self.patiently(&late.chain(takes)).await?;
-        let debts = late.holds.iter().zip(taken).filter_map(|((account, hold), taken)| {
-            let hold = Hold { amount: hold.amount.saturating_sub(taken), ..*hold };
-            let is_owed = hold.overage != Overage::Deny && hold.amount > 0;
-            is_owed.then(|| (Arc::clone(account), Action::Debt(hold)))
-        });
-        let debts = late.chain(debts);
-        if !debts.transfers.is_empty() {
-            self.patiently(&debts).await?;
+        let each = late.holds.iter().map(|(account, hold)| self.charge_one(late, account, *hold));
+        join_all(each).await.into_iter().collect()
+    }
+
+    async fn charge_one(
+        &self,
+        late: &LateCharge,
+        account: &Arc<Account>,
+        hold: Hold,
+    ) -> Result<(), LedgerError> {
+        // Refused, it took nothing: a limit that is being lowered has nothing left.
+        let outcome = self.patiently(&late.chain(account, Action::TakeUpTo(hold))).await?;
+        let taken = outcome.taken.first().copied().unwrap_or(0);
+        let rest = Hold { amount: hold.amount.saturating_sub(taken), ..hold };
+        if hold.overage != Overage::Deny && rest.amount > 0 {
+            self.patiently(&late.chain(account, Action::Debt(rest))).await?;
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ impl<L: Ledger> Failover<L> {
                 | Action::Rereserve(hold)
                 | Action::TakeUpTo(hold)
                 | Action::Debt(hold) => hold.capacity = shared(hold.capacity, self.local_share),
-                Action::Void => {}
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => {}
             }
         }
         part

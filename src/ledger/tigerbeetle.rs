@@ -27,6 +27,7 @@ mod wire;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -37,7 +38,7 @@ pub use self::known::Known;
 use self::restart::restart_on_panic;
 use self::shared::Shared;
 pub use self::shared::Task;
-use self::work::{Step, Waiting, Work, can_be_given_back};
+use self::work::{Waiting, Work, WorkKind, can_be_given_back};
 use super::account::Decrease;
 use super::schedule::paid_in_ms;
 pub use super::options::{Cluster, Options, TransferIds};
@@ -102,17 +103,28 @@ impl TigerBeetle {
 
     /// Applies a chain within `limit`. A caller that drops this future gets its reservation given back.
     pub async fn apply_within(&self, chain: &Chain, limit: Duration) -> Result<Outcome, LedgerError> {
+        self.send(chain, limit, false).await
+    }
+
+    async fn send(
+        &self,
+        chain: &Chain,
+        limit: Duration,
+        is_completion: bool,
+    ) -> Result<Outcome, LedgerError> {
         // That balances can't be read stops nobody.
         if !self.shared.writer.is_up() {
             return Err(LedgerError::Unavailable(self.shared.writer.why_down()));
         }
         let (reply, answer) = oneshot::channel();
-        let work = Work { chain: chain.clone(), step: Step::Apply, sum: None, reply: Some(reply) };
+        let (chain_sent, kind) = (chain.clone(), WorkKind::Apply);
+        let work = Work { chain: chain_sent, kind, sum: None, reply: Some(reply), is_completion };
         self.queue.try_send(work).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.queue_full(),
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),
         })?;
-        let mut waiting = Waiting { answer, chain: Some(chain), abandoned: &self.abandoned };
+        let to_give_back = (!is_completion).then_some(chain);
+        let mut waiting = Waiting { answer, chain: to_give_back, abandoned: &self.abandoned };
         let answered = tokio::time::timeout(limit, &mut waiting.answer).await;
         match answered {
             Ok(answer) => {
@@ -173,6 +185,11 @@ impl TigerBeetle {
         self.shared.make_panic(task);
     }
 
+    /// How often a task failed and was started again, for tests.
+    pub fn restarts(&self) -> u64 {
+        self.shared.restarts.load(Ordering::Relaxed)
+    }
+
     /// How many times the session that decides was replaced, for tests.
     pub fn renewals(&self) -> u64 {
         self.shared.writer.session.number()
@@ -194,7 +211,7 @@ impl Ledger for TigerBeetle {
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        self.apply_within(chain, self.timeout().max(COMPLETION_TIMEOUT)).await
+        self.send(chain, self.timeout().max(COMPLETION_TIMEOUT), true).await
     }
 
     fn give_back(&self, chain: Chain) {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tree::{Found, Rule, Target, find, write_suffix};
+use super::tree::{Found, Rule, Target, find};
 use super::{Level, Registry};
 use crate::ledger::{Account, Accounts};
-use crate::limit::key::{Entry, write_override};
+use crate::limit::key::{Entry, write_name, write_override};
 use crate::limit::{
     Charge, Cost, Kind, LimitKey, LimitSpec, Origin, Overage, REQUIREMENTS_MAX, RequirementSet, Unit,
 };
@@ -146,7 +146,7 @@ impl Plan {
                 Target::Named(limit) => Arc::clone(&limit.account),
                 Target::Derived => {
                     key.truncate(prefix_len);
-                    write_suffix(key, rule);
+                    write_name(key, &rule.suffix);
                     accounts.of(key)
                 }
             };

@@ -110,8 +110,8 @@ impl Service {
         let unreported = named.iter().filter(|(lease, same)| {
             lease.needs_report() && same.iter().all(|report| report.used.is_none())
         });
-        let counters = self.live.load();
-        unreported.for_each(|_| counters.counters(domain).unreported());
+        let snapshot = self.live.load();
+        unreported.for_each(|_| snapshot.domain(domain).counters.unreported());
         // All are on their way before the first is waited for: the call may be reset at any moment.
         let settling = named.into_iter().map(|(lease, same)| {
             let used = used_by_reports(&lease, &same);

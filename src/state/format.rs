@@ -146,8 +146,11 @@ pub(super) fn write_changes<'l>(
     Ok(serde_json::to_string(&line)?)
 }
 
-/// The digest of the file that a line goes with, and what it changes: each limit as it is, or `None` if it is gone.
-pub(super) fn parse_changes(json: &str) -> Result<(String, Vec<(LimitKey, Option<LimitState>)>), String> {
+/// A limit as it is, or `None` if it is gone.
+type Change = (LimitKey, Option<LimitState>);
+
+/// The digest of the file that a line goes with, and what it changes.
+pub(super) fn parse_changes(json: &str) -> Result<(String, Vec<Change>), String> {
     check_version(json)?;
     let line: ChangesLine<Value> = from_json(json)?;
     let change = |change| match change {

@@ -25,10 +25,12 @@ mod testapp;
 mod wire;
 
 mod app;
+mod budget;
 mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod ports;
 mod hints;
 mod matching;
 
@@ -61,11 +63,14 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_app;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_capacity;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
 #[cfg(feature = "tigerbeetle")]

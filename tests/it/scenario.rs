@@ -7,7 +7,8 @@
 //! * `hit A6 B1`: a chain that nobody names again; `reserve x A6 B1`: the same with a name
 //! * `void x A`, `settle x A4/1s` (void and re-reserve in one chain), `more x A4/1s` (re-reserve alone), `debt x A4`, which is
 //!   paid if the limit says so; `paid`: whatever can be paid has been
-//! * `take x A4/1s`: as much as is free, and `= took 3` says how much that was
+//! * `take x A4/1s`: as much as is free, and `= took 3` says how much that was; `untake x A`, `keep x A1/1s` (void and
+//!   re-reserve in one chain), `unsettle x A` (voids a re-reserve)
 //! * `= ok`, `= over A` (every limit that did not fit, the first one first), `= burnt`, `= conflict`, `= decreasing A`, `= debt A`,
 //!   `= expired`, `= voided`, `= unknown`
 //! * `used A 6`, `owes A 4`, `capacity A 10`; `wait 2` seconds
@@ -130,7 +131,9 @@ fn chain_names<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let items = if words[0] == "hit" { &words[1..] } else { &words[2..] };
     items
         .iter()
-        .flat_map(|item| if words[0] == "settle" { vec![&item[..1]; 2] } else { vec![&item[..1]] })
+        .flat_map(
+            |item| if matches!(words[0], "settle" | "keep") { vec![&item[..1]; 2] } else { vec![&item[..1]] },
+        )
         .collect()
 }
 
@@ -149,10 +152,13 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
         };
         let actions = match words[0] {
             "hit" | "reserve" => vec![Action::Reserve(hold)],
+            "take" => vec![Action::TakeUpTo(hold)],
+            "untake" => vec![Action::VoidTaken],
+            "keep" => vec![Action::VoidTaken, Action::Rereserve(hold)],
+            "unsettle" => vec![Action::VoidRereserved],
             "void" => vec![Action::Void],
             "settle" => vec![Action::Void, Action::Rereserve(hold)],
             "more" => vec![Action::Rereserve(hold)],
-            "take" => vec![Action::TakeUpTo(hold)],
             "debt" => vec![Action::Debt(hold)],
             other => panic!("{other}: no such command"),
         };
@@ -170,11 +176,11 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
 
 fn say(outcome: &Outcome, names: &[&str], all: bool) -> String {
     let refusal = match outcome.verdict {
-        Verdict::Done if outcome.taken.is_empty() => return "ok".to_owned(),
-        Verdict::Done => {
+        Verdict::Done if !outcome.taken.is_empty() => {
             let taken: Vec<String> = outcome.taken.iter().map(u64::to_string).collect();
-            return format!("took {}", taken.join(" "));
+            return format!("took {}", taken.join("+"));
         }
+        Verdict::Done => return "ok".to_owned(),
         Verdict::NotAsked => return "not asked".to_owned(),
         Verdict::Refused(refusal) => refusal,
     };

@@ -13,14 +13,14 @@ use crate::config::decode::{At, Fields, List, Sink};
 use crate::config::scalar::shown;
 use crate::config::tree::{Data, Value};
 use crate::limit::{Cost, Kind, REQUIREMENTS_MAX};
-use crate::registry::tree::PlaceError;
+use crate::registry::PlaceError;
 use crate::registry::{Level, Node, Rule, Target};
 
 /// Levels of descriptors. Envoy's requests have a handful of entries.
 const LEVELS_MAX: usize = 32;
 
 /// Reads the descriptors of one file.
-pub struct Reader<'r> {
+pub(crate) struct Reader<'r> {
     sink: &'r Sink,
     named: &'r NamedLimits,
     /// What limits of this file are called.
@@ -36,11 +36,11 @@ struct Replaced {
 }
 
 impl<'r> Reader<'r> {
-    pub fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
+    pub(crate) fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
         Self { sink, named, names: AHashSet::new(), replaced: Vec::new() }
     }
 
-    pub fn descriptors(mut self, root: &Fields<'_>) -> Level {
+    pub(crate) fn descriptors(mut self, root: &Fields<'_>) -> Level {
         let level = self.level(&root.list("descriptors"), 1);
         for Replaced { name, line, field } in &self.replaced {
             if !self.names.contains(name) {

@@ -52,6 +52,7 @@ fn say_chain(chain: &Chain) -> String {
         Action::Debt(hold) => {
             format!("owe {}, {} for {} s", hold.amount, hold.overage.name(), hold.lifetime_seconds)
         }
+        Action::VoidTaken | Action::VoidRereserved => "void what was taken".to_owned(),
     };
     chain.transfers.iter().map(word).collect::<Vec<_>>().join(", ")
 }

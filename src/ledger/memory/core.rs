@@ -31,7 +31,7 @@ impl Core {
         // What is taken as far as there is, and what is owed, depend on all that is due; a refusal does too.
         let needs_all = |transfer: &Transfer| match transfer.action {
             Action::TakeUpTo(_) | Action::Debt(_) => true,
-            Action::Reserve(_) | Action::Rereserve(_) | Action::Void => self.debts.is_repaying(transfer.account.id),
+            _ => self.debts.is_repaying(transfer.account.id),
         };
         let needs_all = chain.transfers.iter().any(needs_all);
         self.expire(now_ms, if needs_all { usize::MAX } else { EXPIRED_PER_CALL });
@@ -125,9 +125,15 @@ impl Core {
 
     /// The records of what a chain reserved under its name.
     fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
-        let reserves = chain.transfers.iter().filter(|it| matches!(it.action, Action::Reserve(_)));
-        let slots = reserves.map(|transfer| self.store.account(transfer.account.id));
-        slots.filter_map(|slot| self.place(chain, slot, Purpose::Reserve)).collect()
+        let place = |transfer: &Transfer| {
+            let purpose = match transfer.action {
+                Action::Reserve(_) => Purpose::Reserve,
+                Action::TakeUpTo(_) => Purpose::Take,
+                _ => return None,
+            };
+            self.place(chain, self.store.account(transfer.account.id), purpose)
+        };
+        chain.transfers.iter().filter_map(place).collect()
     }
 
     /// Whether anything of a lease was reserved here, and is remembered.
@@ -176,8 +182,13 @@ impl Core {
                     let amount = taken.next().expect("what it takes must be known");
                     self.hold(chain, lease, slot, Purpose::Take, Hold { amount, ..hold }, now_ms);
                 }
-                Action::Void => {
-                    self.void(lease, slot, now_ms);
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => {
+                    let purpose = match transfer.action {
+                        Action::VoidTaken => Purpose::Take,
+                        Action::VoidRereserved => Purpose::Rereserve,
+                        _ => Purpose::Reserve,
+                    };
+                    self.void(lease, slot, purpose, now_ms);
                     // An account goes with its last record.
                     tried.slot = self.store.account(id);
                 }
@@ -208,8 +219,8 @@ impl Core {
         }
     }
 
-    fn void(&mut self, lease: u128, slot: u32, now_ms: u64) {
-        let at = self.store.find(lease, slot, Purpose::Reserve).expect("what was tried must be there");
+    fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
+        let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
         if self.store.record(at).for_retries {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
@@ -227,7 +238,7 @@ impl Core {
         let (purpose, hold) = match transfer.action {
             Action::Reserve(hold) => (Purpose::Reserve, hold),
             Action::Rereserve(hold) => (Purpose::Rereserve, hold),
-            Action::TakeUpTo(_) | Action::Debt(_) | Action::Void => return,
+            _ => return,
         };
         let slot = self.store.account_or_new(transfer.account.id, hold.capacity);
         let record = Record::name_only(chain.lease.bits(), slot, purpose, Fate::Refused, hold.amount);

@@ -11,7 +11,7 @@ use crate::ledger::Release;
 use crate::limit::LimitId;
 
 /// No place.
-pub const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Records expire on multiples of this: never early, at most this late.
 const TICK_MS: u64 = 10;
@@ -21,15 +21,15 @@ const TICK_MS: u64 = 10;
 const TICKS_PER_WINDOW: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub(super) enum Purpose {
     Reserve,
-    Rereserve,
     Take,
+    Rereserve,
     Debt,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     /// Takes its amount from the account.
     Counted,
     Voided,
@@ -38,7 +38,7 @@ pub enum Fate {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Record {
+pub(super) struct Record {
     lease: u128,
     pub amount: u64,
     until_ms: u64,
@@ -58,13 +58,19 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn counted(lease: u128, account: u32, purpose: Purpose, amount: u64, for_retries: bool) -> Self {
+    pub(super) fn counted(
+        lease: u128,
+        account: u32,
+        purpose: Purpose,
+        amount: u64,
+        for_retries: bool,
+    ) -> Self {
         let fate = Fate::Counted;
         Self { fate, for_retries, ..Self::name_only(lease, account, purpose, fate, amount) }
     }
 
     /// A record that only remembers what became of a name.
-    pub fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
+    pub(super) fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
         let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
         let (before_of_account, after_of_account) = (NONE, NONE);
         Self {
@@ -90,7 +96,7 @@ impl Record {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Slot {
+pub(super) struct Slot {
     id: LimitId,
     pub capacity: u64,
     pub pending: u64,
@@ -102,13 +108,13 @@ pub struct Slot {
 
 /// A record has ended by itself.
 #[derive(Debug, Clone, Copy)]
-pub struct Freed {
-    pub account: LimitId,
-    pub at_ms: u64,
+pub(super) struct Freed {
+    pub(super) account: LimitId,
+    pub(super) at_ms: u64,
 }
 
 #[derive(Debug, Default)]
-pub struct Store {
+pub(super) struct Store {
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
     by_account: HashTable<u32>,
@@ -126,33 +132,33 @@ fn place(index: usize) -> u32 {
 }
 
 impl Store {
-    pub fn records(&self) -> usize {
+    pub(super) fn records(&self) -> usize {
         self.records.len() - self.free_records.len()
     }
 
-    pub fn slot(&self, slot: u32) -> &Slot {
+    pub(super) fn slot(&self, slot: u32) -> &Slot {
         &self.slots[slot as usize]
     }
 
-    pub fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, slot: u32) -> &mut Slot {
         &mut self.slots[slot as usize]
     }
 
-    pub fn record(&self, at: u32) -> &Record {
+    pub(super) fn record(&self, at: u32) -> &Record {
         &self.records[at as usize]
     }
 
-    pub fn record_mut(&mut self, at: u32) -> &mut Record {
+    pub(super) fn record_mut(&mut self, at: u32) -> &mut Record {
         &mut self.records[at as usize]
     }
 
     /// The place of an account, or `NONE`.
-    pub fn account(&self, id: LimitId) -> u32 {
+    pub(super) fn account(&self, id: LimitId) -> u32 {
         let hash = self.hasher.hash_one(id);
         self.by_account.find(hash, |&slot| self.slots[slot as usize].id == id).copied().unwrap_or(NONE)
     }
 
-    pub fn account_or_new(&mut self, id: LimitId, capacity: u64) -> u32 {
+    pub(super) fn account_or_new(&mut self, id: LimitId, capacity: u64) -> u32 {
         let found = self.account(id);
         if found != NONE {
             return found;
@@ -174,13 +180,13 @@ impl Store {
         slot
     }
 
-    pub fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+    pub(super) fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
         let is_it = |record: &Record| record.account == account && record.purpose == purpose;
         self.of_lease(lease).find(|&at| is_it(&self.records[at as usize]))
     }
 
     /// What became of each record of a lease.
-    pub fn fates(&self, lease: u128) -> impl Iterator<Item = Fate> {
+    pub(super) fn fates(&self, lease: u128) -> impl Iterator<Item = Fate> {
         self.of_lease(lease).map(|at| self.records[at as usize].fate)
     }
 
@@ -194,13 +200,13 @@ impl Store {
     }
 
     /// Adds hits that nobody names again.
-    pub fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
+    pub(super) fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
         let grain = (lifetime_ms / TICKS_PER_WINDOW).next_multiple_of(TICK_MS).max(TICK_MS);
         self.count_until(slot, amount, (now_ms + lifetime_ms).next_multiple_of(grain));
     }
 
     /// The same, to the tick.
-    pub fn count_until(&mut self, slot: u32, amount: u64, until_ms: u64) {
+    pub(super) fn count_until(&mut self, slot: u32, amount: u64, until_ms: u64) {
         let until_ms = until_ms.next_multiple_of(TICK_MS);
         let counting = self.slots[slot as usize].counting;
         if counting != NONE && self.records[counting as usize].until_ms == until_ms {
@@ -212,7 +218,7 @@ impl Store {
         }
     }
 
-    pub fn insert(&mut self, record: Record, until_ms: u64) -> u32 {
+    pub(super) fn insert(&mut self, record: Record, until_ms: u64) -> u32 {
         let at = match self.free_records.pop() {
             Some(at) => {
                 self.records[at as usize] = record;
@@ -240,7 +246,7 @@ impl Store {
     }
 
     /// The record no longer counts; its name is remembered until `until_ms`.
-    pub fn end(&mut self, at: u32, fate: Fate, until_ms: u64) {
+    pub(super) fn end(&mut self, at: u32, fate: Fate, until_ms: u64) {
         let record = self.records[at as usize];
         if record.fate == Fate::Counted {
             self.slots[record.account as usize].pending -= record.amount;
@@ -250,7 +256,7 @@ impl Store {
         self.link_end(at, until_ms);
     }
 
-    pub fn remove(&mut self, at: u32) {
+    pub(super) fn remove(&mut self, at: u32) {
         self.unlink_end(at);
         let record = self.records[at as usize];
         if !record.is_anonymous() {
@@ -278,7 +284,7 @@ impl Store {
     }
 
     /// What an account will get back and when, in no order; `None` if it has more than `most` records.
-    pub fn releases(&self, slot: u32, most: usize) -> Option<Vec<Release>> {
+    pub(super) fn releases(&self, slot: u32, most: usize) -> Option<Vec<Release>> {
         let mut at = self.slots[slot as usize].first;
         let mut releases = Vec::new();
         for _ in 0..most {
@@ -294,12 +300,12 @@ impl Store {
         None
     }
 
-    pub fn is_due(&self, now_ms: u64) -> bool {
+    pub(super) fn is_due(&self, now_ms: u64) -> bool {
         self.ends.first_key_value().is_some_and(|(&until_ms, _)| until_ms <= now_ms)
     }
 
     /// Ends the record that is due first.
-    pub fn expire_next(&mut self, now_ms: u64) -> Option<Freed> {
+    pub(super) fn expire_next(&mut self, now_ms: u64) -> Option<Freed> {
         let (&until_ms, &at) = self.ends.first_key_value()?;
         if until_ms > now_ms {
             return None;

@@ -20,7 +20,7 @@ use super::debtors::Due;
 use super::releases;
 use super::session::SessionError;
 use super::shared::{Shared, Side, Task};
-use super::wire::{self, Landed};
+use super::wire::{self, ChainResult};
 use crate::clock;
 use crate::ledger::{Account, LedgerError};
 use crate::limit::{LeaseId, LimitId};
@@ -104,7 +104,7 @@ async fn round(shared: &Shared, due: Vec<Due>) -> Result<(), SessionError> {
         for (index, (mut seen, amount)) in paying.into_iter().enumerate() {
             without_forecast.insert(seen.account.id);
             match paid(&failures, index) {
-                Landed::Done => {
+                ChainResult::Done => {
                     (seen.used, seen.owed) = (seen.used + amount, seen.owed - amount);
                     let now_ms = clock::monotonic_ms();
                     seen.account.known.owing().set(seen.owed, now_ms);
@@ -114,7 +114,7 @@ async fn round(shared: &Shared, due: Vec<Due>) -> Result<(), SessionError> {
                         shared.debtors.remove(&seen.account, now_ms);
                     }
                 }
-                Landed::AccountMissing { .. } => {
+                ChainResult::AccountMissing { .. } => {
                     // The data file was replaced: nothing is owed in the new one.
                     seen.account.known.forget();
                     shared.debtors.remove(&seen.account, clock::monotonic_ms());
@@ -134,9 +134,9 @@ async fn round(shared: &Shared, due: Vec<Due>) -> Result<(), SessionError> {
 }
 
 /// What became of payment number `index`.
-fn paid(failures: &[(usize, Kind)], index: usize) -> Landed {
+fn paid(failures: &[(usize, Kind)], index: usize) -> ChainResult {
     let own = failures.iter().filter(|(at, _)| at / 2 == index).map(|(at, kind)| (at % 2, *kind));
-    wire::landed(&own.collect::<SmallVec<[_; 2]>>())
+    wire::chain_result(&own.collect::<SmallVec<[_; 2]>>())
 }
 
 impl Seen {

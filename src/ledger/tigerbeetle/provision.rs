@@ -62,7 +62,7 @@ impl Request {
 fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
     let account = Arc::clone(&transfer.account);
     match transfer.action {
-        Action::Void => None,
+        Action::Void | Action::VoidTaken | Action::VoidRereserved => None,
         Action::Reserve(hold) => {
             Some(Wanted::new(account, Some(hold.capacity), hold.overage, hold.lifetime_seconds))
         }
@@ -70,7 +70,11 @@ fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
         Action::Rereserve(hold) | Action::TakeUpTo(hold) => {
             Some(Wanted::new(account, Some(hold.capacity), Overage::Deny, hold.lifetime_seconds))
         }
-        Action::Debt(hold) => Some(Wanted::new(account, None, hold.overage, hold.lifetime_seconds)),
+        Action::Debt(hold) => {
+            // What pays for it is taken from what the limit has, so it must have something.
+            let capacity = account.known.funded().is_none().then_some(hold.capacity);
+            Some(Wanted::new(account, capacity, hold.overage, hold.lifetime_seconds))
+        }
     }
 }
 
@@ -151,11 +155,11 @@ impl Provisioner<'_> {
     /// Back into the queue, or refused because a limit of it is decreasing.
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
-            Action::Reserve(hold) => {
+            Action::Reserve(hold) | Action::TakeUpTo(hold) => {
                 transfer.account.decrease.since_ms().is_some()
                     && transfer.account.known.funded().is_none_or(|f| f > hold.capacity)
             }
-            Action::Rereserve(_) | Action::TakeUpTo(_) | Action::Void | Action::Debt(_) => false,
+            _ => false,
         });
         if let Some(index) = lowering {
             let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);

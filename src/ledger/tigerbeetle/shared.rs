@@ -8,9 +8,9 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -40,6 +40,8 @@ pub struct Shared {
     /// Accounts used since the reader last looked.
     pub touched: parking_lot::Mutex<Vec<Arc<Account>>>,
     pub debtors: Debtors,
+    /// How often a task was started again.
+    pub restarts: AtomicU64,
     /// The task that a test wants to fail.
     #[cfg(debug_assertions)]
     panics: AtomicU8,
@@ -86,6 +88,7 @@ impl Shared {
             events_max: AtomicUsize::new(EVENTS_MAX_DEVELOPMENT),
             touched: parking_lot::Mutex::default(),
             debtors: Debtors::default(),
+            restarts: AtomicU64::new(0),
             #[cfg(debug_assertions)]
             panics: AtomicU8::new(0),
         }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ahash::AHashMap;
 use tigerbeetle_unofficial as tb;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -26,9 +25,9 @@ use super::provision;
 use super::session::SessionError;
 use super::shared::{Shared, Side, Task};
 use super::wire;
-use super::work::{Step, Work};
+use super::work::{Work, WorkKind};
 use crate::clock;
-use crate::ledger::{Action, LedgerError, Outcome, Refusal, Verdict};
+use crate::ledger::{LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
 
 /// The cluster drops the session that was silent longest, so one that has nothing to do says something.
@@ -52,8 +51,8 @@ struct Worker<'i> {
     session: Option<u64>,
     /// A request whose session was lost before it was answered.
     unanswered: Option<Sent>,
-    /// Chains that landed and took as much as there was, which has to be looked up.
-    takes: Vec<Work>,
+    /// Chains that were done and took as much as there was; how much that is has to be looked up.
+    took: Vec<Work>,
 }
 
 /// A request to TigerBeetle.
@@ -121,7 +120,7 @@ pub async fn run(
         events_max: 0,
         session: None,
         unanswered: None,
-        takes: Vec::new(),
+        took: Vec::new(),
     };
     loop {
         if !worker.is_connected() {
@@ -199,9 +198,7 @@ impl Worker<'_> {
             Ok(failures) => {
                 let settled = sent.batch.settle(failures, sent.is_resent, clock::monotonic_ms());
                 self.settle_all(settled);
-                if !self.takes.is_empty() {
-                    self.answer_takes().await;
-                }
+                self.look_up_takes().await;
             }
             Err(SessionError::Refused(reason)) => self.fail(sent.batch, &reason),
             Err(error) => {
@@ -236,57 +233,30 @@ impl Worker<'_> {
     }
 
     /// What may go to the ledger now. Those that left are dropped, those whose accounts aren't ready go elsewhere.
-    fn admit(&self, mut work: Work) -> Option<Work> {
-        if work.step != Step::Apply {
+    fn admit(&self, work: Work) -> Option<Work> {
+        if work.kind != WorkKind::Apply {
             return Some(work);
         }
         if work.has_left() {
             return None;
         }
         let now_ms = clock::monotonic_ms();
-        for index in 0..work.chain.transfers.len() {
-            let transfer = &mut work.chain.transfers[index];
-            match (readiness(&transfer.account, transfer.action, now_ms), &mut transfer.action) {
-                (Readiness::TakesNothing, Action::TakeUpTo(hold)) => hold.amount = 0,
-                (Readiness::Ready | Readiness::TakesNothing, _) => {}
-                (Readiness::Refused(code), _) => {
+        for (index, transfer) in work.chain.transfers.iter().enumerate() {
+            match readiness(&transfer.account, transfer.action, now_ms) {
+                Readiness::Ready => {}
+                Readiness::Refused(code) => {
                     // Others may have paid what it owes.
                     self.shared.touch(&transfer.account);
-                    let refusal = Refusal::one(index, code);
-                    work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
+                    work.answer(Ok(Outcome::bare(Verdict::Refused(Refusal::one(index, code)))));
                     return None;
                 }
-                (Readiness::NotYet, _) => {
+                Readiness::NotYet => {
                     self.send_to_provisioner(work);
                     return None;
                 }
             }
         }
         Some(work)
-    }
-
-    /// Tells those who took as much as there was how much that is: only the ledger knows.
-    async fn answer_takes(&mut self) {
-        let takes = std::mem::take(&mut self.takes);
-        let ids = self.shared.options.transfer_ids;
-        let mut amounts = AHashMap::new();
-        let wanted: Vec<u128> = takes.iter().flat_map(|work| wire::take_ids(ids, &work.chain)).collect();
-        let mut lost = None;
-        for part in wanted.chunks(self.events_max) {
-            let session = &self.shared.writer.session;
-            match self.shared.ask_again(Side::Writer, || session.lookup_transfers(part.to_vec())).await {
-                Ok(found) => amounts.extend(found.iter().map(|transfer| (transfer.id(), transfer.amount()))),
-                Err(error) => lost = Some(LedgerError::Unavailable(error.to_string())),
-            }
-        }
-        let amount = |id| u64::try_from(amounts.get(&id).copied().unwrap_or(0)).unwrap_or(u64::MAX);
-        for work in takes {
-            let taken = wire::take_ids(ids, &work.chain).map(amount).collect();
-            work.answer(match &lost {
-                None => Ok(Outcome { taken, ..Outcome::bare(Verdict::Done) }),
-                Some(error) => Err(error.clone()),
-            });
-        }
     }
 
     fn send_to_provisioner(&self, work: Work) {

@@ -30,7 +30,7 @@ impl Places {
                 let forecast = self.forecast(&limit.account, &limit.spec, share);
                 let wait_ms = forecast.wait_ms(at.amount_before, at.own, now_ms);
                 wait_ms
-                    .filter(|_| !limit.account.decreasing_since_ms().is_some())
+                    .filter(|_| limit.account.decreasing_since_ms().is_none())
                     .map(|ms| eta::after_ms(ms, policy))
             }
             (PlaceState::Processing, _) => Some(eta::eta_seconds(Stage::InFlight, None, policy)),

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Core, is_anonymous};
 use crate::ledger::memory::store::{Fate, NONE, Purpose, Record};
-use crate::ledger::{Action, Chain, Hold, Outcome, Refusal, RefusalCode, Transfer, TransferSet, Verdict};
+use crate::ledger::{Action, Chain, Hold, Keep, Outcome, Refusal, RefusalCode, Transfer, TransferSet, Verdict};
 use crate::limit::{LimitId, Overage};
 
 /// The accounts of a chain while it is being tried.
@@ -12,7 +12,7 @@ use crate::limit::{LimitId, Overage};
 pub(super) struct Trial {
     accounts: SmallVec<[Tried; 4]>,
     /// What each `TakeUpTo` takes, in the order of the chain.
-    pub(super) taken: SmallVec<[u64; 2]>,
+    pub(super) taken: SmallVec<[u64; 1]>,
 }
 
 /// An account as a chain sees it.
@@ -54,13 +54,37 @@ impl Core {
         for (index, transfer) in chain.transfers.iter().enumerate() {
             if let Err(code) = self.step(chain, index, transfer, &mut trial) {
                 let stop = match code {
-                    None => Stop::DoneBefore,
+                    None => match self.is_still_held(chain) {
+                        Ok(()) => Stop::DoneBefore,
+                        Err((index, code)) => Stop::Refused(Refusal::one(index, code)),
+                    },
                     Some(code) => Stop::Refused(self.refusal(chain, &mut trial, index, code)),
                 };
                 return (trial, Err(stop));
             }
         }
         (trial, Ok(()))
+    }
+
+    /// A reserve that is sent again and that somebody may complete is free only if all of it is still held as it was;
+    /// the first transfer that is not.
+    fn is_still_held(&self, chain: &Chain) -> Result<(), (usize, RefusalCode)> {
+        if chain.keep != Keep::ForRetries {
+            return Ok(());
+        }
+        for (index, transfer) in chain.transfers.iter().enumerate() {
+            let Action::Reserve(hold) = transfer.action else { continue };
+            let slot = self.store.account(transfer.account.id);
+            let code = match self.find(chain, slot, Purpose::Reserve) {
+                Some(record) if record.amount != hold.amount => RefusalCode::ExistsWithDifferentFields,
+                Some(Record { fate: Fate::Counted, .. }) => continue,
+                Some(Record { fate: Fate::Voided, .. }) => RefusalCode::PendingTransferAlreadyVoided,
+                Some(Record { fate: Fate::Expired, .. }) => RefusalCode::PendingTransferExpired,
+                Some(Record { fate: Fate::Refused, .. }) | None => RefusalCode::ExistsWithDifferentFields,
+            };
+            return Err((index, code));
+        }
+        Ok(())
     }
 
     /// One transfer. `Err(None)`: the chain was done before.
@@ -84,28 +108,38 @@ impl Core {
                 take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)
             }
             Action::TakeUpTo(hold) => {
-                self.known(chain, index, tried.slot, Purpose::Take, hold.amount)?;
-                tried.capacity = settled(tried.capacity, tried.pending, hold.capacity);
-                let free = tried.capacity.min(hold.capacity).saturating_sub(tried.pending);
-                let taken = free.min(hold.amount);
-                tried.pending += taken;
+                let known = self.find(chain, tried.slot, Purpose::Take).map(|record| record.amount);
+                self.known(chain, index, tried.slot, Purpose::Take, known.unwrap_or_default())?;
+                let taken = take_up_to(tried, hold).map_err(Some)?;
                 trial.taken.push(taken);
                 Ok(())
             }
             Action::Debt(hold) => self.known(chain, index, tried.slot, Purpose::Debt, hold.amount),
-            Action::Void => match self.find(chain, tried.slot, Purpose::Reserve) {
-                None => Err(Some(RefusalCode::PendingTransferNotFound)),
-                Some(record) => match record.fate {
-                    Fate::Counted => {
-                        tried.pending -= record.amount;
-                        Ok(())
-                    }
-                    // Only this lease's void could have done it: it is being sent again.
-                    Fate::Voided if index == 0 => Err(None),
-                    Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
-                    Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
-                    Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
-                },
+            Action::Void => self.void_step(chain, index, tried, Purpose::Reserve),
+            Action::VoidTaken => self.void_step(chain, index, tried, Purpose::Take),
+            Action::VoidRereserved => self.void_step(chain, index, tried, Purpose::Rereserve),
+        }
+    }
+
+    fn void_step(
+        &self,
+        chain: &Chain,
+        index: usize,
+        tried: &mut Tried,
+        purpose: Purpose,
+    ) -> Result<(), Option<RefusalCode>> {
+        match self.find(chain, tried.slot, purpose) {
+            None => Err(Some(RefusalCode::PendingTransferNotFound)),
+            Some(record) => match record.fate {
+                Fate::Counted => {
+                    tried.pending -= record.amount;
+                    Ok(())
+                }
+                // Only this lease's void could have done it: it is being sent again.
+                Fate::Voided if index == 0 => Err(None),
+                Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
+                Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
+                Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
             },
         }
     }
@@ -128,16 +162,11 @@ impl Core {
         purpose: Purpose,
         amount: u64,
     ) -> Result<(), Option<RefusalCode>> {
-        let Some(record) = self.find(chain, slot, purpose) else { return Ok(()) };
-        let is_same = match purpose {
-            // It may have taken less than it asked for.
-            Purpose::Take => record.amount <= amount,
-            Purpose::Reserve | Purpose::Rereserve | Purpose::Debt => record.amount == amount,
-        };
-        match record.fate {
-            Fate::Refused => Err(Some(RefusalCode::IdAlreadyFailed)),
-            _ if index == 0 && is_same => Err(None),
-            _ => Err(Some(RefusalCode::ExistsWithDifferentFields)),
+        match self.find(chain, slot, purpose) {
+            None => Ok(()),
+            Some(record) if record.fate == Fate::Refused => Err(Some(RefusalCode::IdAlreadyFailed)),
+            Some(record) if index == 0 && record.amount == amount => Err(None),
+            Some(_) => Err(Some(RefusalCode::ExistsWithDifferentFields)),
         }
     }
 
@@ -165,7 +194,7 @@ impl Core {
                 | Action::Rereserve(hold)
                 | Action::TakeUpTo(hold)
                 | Action::Debt(hold) => (hold.capacity, 0),
-                Action::Void => (0, 0),
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => (0, 0),
             },
             slot => (self.store.slot(slot).capacity, self.store.slot(slot).pending),
         };
@@ -188,7 +217,7 @@ impl Core {
     }
 
     /// What each `TakeUpTo` of a chain that was done before took.
-    pub(super) fn taken_before(&self, chain: &Chain) -> SmallVec<[u64; 2]> {
+    pub(super) fn taken_before(&self, chain: &Chain) -> SmallVec<[u64; 1]> {
         let takes = chain.transfers.iter().filter(|it| matches!(it.action, Action::TakeUpTo(_)));
         let slots = takes.map(|transfer| self.store.account(transfer.account.id));
         slots.map(|slot| self.find(chain, slot, Purpose::Take).map_or(0, |record| record.amount)).collect()
@@ -212,6 +241,13 @@ impl Core {
 /// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.
 pub(super) fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
     if wanted > capacity || pending <= wanted { wanted } else { capacity }
+}
+
+/// As much as there is.
+fn take_up_to(tried: &mut Tried, hold: Hold) -> Result<u64, RefusalCode> {
+    let capacity = settled(tried.capacity, tried.pending, hold.capacity);
+    let amount = hold.amount.min(capacity.saturating_sub(tried.pending));
+    take(tried, Hold { amount, ..hold }).map(|()| amount)
 }
 
 fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {

@@ -10,24 +10,19 @@ pub enum Readiness {
     NotYet,
     /// It needs no ledger to say no.
     Refused(RefusalCode),
-    /// There is nothing to take as long as the limit is being lowered.
-    TakesNothing,
 }
 
 pub fn readiness(account: &Account, action: Action, now_ms: u64) -> Readiness {
     let known = &account.known;
     let when = |is_ready| if is_ready { Readiness::Ready } else { Readiness::NotYet };
     match action {
-        Action::Void => Readiness::Ready,
-        Action::Debt(_) => when(known.has_debt_account()),
+        Action::Void | Action::VoidTaken | Action::VoidRereserved => Readiness::Ready,
+        Action::Debt(_) => when(known.has_debt_account() && known.funded().is_some()),
         // It takes from what the account has, also while that is being lowered.
         Action::Rereserve(hold) => {
             when(known.funded().is_some_and(|funded| funded >= hold.capacity || known.is_disputed(now_ms)))
         }
-        Action::TakeUpTo(hold) => match funding(account, hold, now_ms) {
-            Readiness::Refused(_) => Readiness::TakesNothing,
-            other => other,
-        },
+        Action::TakeUpTo(hold) => funding(account, hold, now_ms),
         Action::Reserve(hold) => match funding(account, hold, now_ms) {
             Readiness::Ready => debt(account, hold),
             other => other,
@@ -104,9 +99,9 @@ mod tests {
         };
         account.known.set_funded(9, 0);
         account.decrease.begin(5);
-        assert_eq!(readiness(&account, Action::TakeUpTo(hold(5)), 0), Readiness::TakesNothing);
         let refused = Readiness::Refused(RefusalCode::LimitDecreasing);
         assert_eq!(readiness(&account, Action::Reserve(hold(5)), 0), refused);
+        assert_eq!(readiness(&account, Action::TakeUpTo(hold(5)), 0), refused);
         assert_eq!(readiness(&account, Action::Rereserve(hold(5)), 0), Readiness::Ready);
         account.decrease.end();
         assert_eq!(readiness(&account, Action::TakeUpTo(hold(5)), 0), Readiness::NotYet);
