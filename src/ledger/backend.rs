@@ -11,6 +11,7 @@ use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Wan
 use crate::limit::LimitSpec;
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Backend {
     Memory(Memory),
     TigerBeetle(TigerBeetle),
