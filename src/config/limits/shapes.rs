@@ -27,7 +27,7 @@ pub static DESCRIPTOR: Shape = Shape {
 
 pub static RATE_LIMIT: Shape = Shape {
     name: "a `rate_limit`",
-    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces"],
+    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "exact"],
     family: FAMILY,
 };
 
@@ -45,6 +45,7 @@ pub static INLINE: Shape = Shape {
         "unit",
         "description",
         "overage",
+        "exact",
         "cost",
         "reconcile",
     ],
@@ -54,7 +55,17 @@ pub static INLINE: Shape = Shape {
 /// A limit under the top-level `limits`.
 pub static NAMED: Shape = Shape {
     name: "a named limit",
-    keys: &["key", "kind", "capacity", "window_seconds", "timeout_seconds", "unit", "description", "overage"],
+    keys: &[
+        "key",
+        "kind",
+        "capacity",
+        "window_seconds",
+        "timeout_seconds",
+        "unit",
+        "description",
+        "overage",
+        "exact",
+    ],
     family: FAMILY,
 };
 

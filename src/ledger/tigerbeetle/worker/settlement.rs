@@ -72,7 +72,7 @@ impl Worker<'_> {
                 let refusal = Refusal::one(0, RefusalCode::Abandoned);
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
-            (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (Step::Claim, _) => work.answer(Ok(repeat())),
             (Step::Apply, Landed::Done | Landed::DoneBefore) if takes_up_to(&work.chain) => {
                 self.took.push(work)
             }
@@ -82,7 +82,7 @@ impl Worker<'_> {
                     self.inbox.next.push_back(Work { step: Step::Claim, ..work });
                 }
             }
-            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(repeat())),
             (Step::Apply, Landed::Refused(refusal)) => {
                 self.touch(&work.chain);
                 if refusal.code == RefusalCode::ExceedsCredits {
@@ -205,6 +205,11 @@ fn sent_again(chain: &Chain, landed: Landed) -> Landed {
         }
         _ => landed,
     }
+}
+
+/// It was done by an earlier sending.
+fn repeat() -> Outcome {
+    Outcome { is_repeat: true, ..Outcome::bare(Verdict::Done) }
 }
 
 /// The ledger alone knows how much this chain takes.
