@@ -46,6 +46,7 @@ fn say(adjustment: Option<Adjustment>) -> String {
 fn say_chain(chain: &Chain) -> String {
     let word = |transfer: &Transfer| match transfer.action {
         Action::Reserve(_) => "reserve".to_owned(),
+        Action::TakeUpTo(_) | Action::VoidTaken | Action::VoidRereserved => "?".to_owned(),
         Action::Void => "void".to_owned(),
         Action::Rereserve(hold) => format!("take {} for {} s", hold.amount, hold.lifetime_seconds),
         Action::Debt { amount } => format!("owe {amount}"),
