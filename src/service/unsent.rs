@@ -33,7 +33,7 @@ struct News {
 #[derive(Debug)]
 enum What {
     /// `undo` is the chain that reserved it.
-    Lease { id: LeaseId, undo: Chain },
+    Lease { id: LeaseId, undo: Box<Chain> },
     /// An answer about a place. The first one makes it known: a place that nobody has heard of is forgotten. One that says
     /// that it was served picks it up.
     Place { id: JobId, is_first: bool, is_served: bool },
@@ -42,7 +42,7 @@ enum What {
 }
 
 impl UnsentLease {
-    pub(super) fn lease(service: &Arc<Service>, id: LeaseId, undo: Chain) -> Self {
+    pub(super) fn lease(service: &Arc<Service>, id: LeaseId, undo: Box<Chain>) -> Self {
         Self::new(service, What::Lease { id, undo })
     }
 
@@ -97,7 +97,7 @@ impl Drop for UnsentLease {
             // Whoever chose the name may have sent it twice, and may have heard the other answer.
             What::Lease { id, undo } => {
                 if service.leases.unsent(&id, undo.keep.is_named()) {
-                    service.give_back(undo);
+                    service.give_back(*undo);
                 }
             }
             What::Place { id, is_first: true, .. } => service.queue.end_call(id, false),

@@ -5,31 +5,31 @@
 
 use smallvec::SmallVec;
 
-use super::store::{Fate, NONE, Purpose, Record, Store};
+use super::record::{Fate, Purpose, Record};
+use super::store::{NONE, Store};
+use super::trial::{Trial, Tried, settled, take};
 use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, TransferSet, Verdict,
 };
-use crate::limit::{LeaseId, LimitId};
+use crate::limit::LeaseId;
+
+/// Of the most records, the part that only what settles leases may take beyond them.
+const SETTLING_PART: usize = 16;
 
 /// The rules, and what they are applied to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Core {
     store: Store,
+    records_max: usize,
 }
 
-/// An account as a chain sees it while it is being tried.
-struct Tried {
-    id: LimitId,
-    /// In the store, or `NONE` if the account holds nothing.
-    slot: u32,
-    capacity: u64,
-    pending: u64,
-    pending_before: u64,
+impl Default for Core {
+    fn default() -> Self {
+        Self::new(RESERVATIONS_MAX)
+    }
 }
-
-type Trial = SmallVec<[Tried; 4]>;
 
 /// How a trial ended short of "it can be done".
 enum Stop {
@@ -39,6 +39,15 @@ enum Stop {
 }
 
 impl Core {
+    pub fn new(records_max: usize) -> Self {
+        Self { store: Store::default(), records_max }
+    }
+
+    /// Whether it has no room for another reservation.
+    pub fn is_full(&self) -> bool {
+        self.store.records() >= self.records_max
+    }
+
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
         self.store.expire(now_ms, EXPIRED_PER_CALL);
         let mut trial = Trial::new();
@@ -50,8 +59,8 @@ impl Core {
             tried = self.attempt(chain, &mut trial);
         }
         let verdict = match tried {
-            Ok(()) if self.store.records() + chain.transfers.len() > RESERVATIONS_MAX => {
-                return Err(LedgerError::Full(RESERVATIONS_MAX));
+            Ok(()) if self.store.records() + self.new_records(chain) > self.room_for(chain) => {
+                return Err(LedgerError::Full(self.records_max));
             }
             Ok(()) => {
                 self.commit(chain, &mut trial, now_ms);
@@ -68,6 +77,22 @@ impl Core {
         };
         let available = self.available(chain, &mut trial, verdict);
         Ok(Outcome { verdict, available })
+    }
+
+    /// How many records a chain adds. A void adds none, and when the ledger is full it takes one away.
+    fn new_records(&self, chain: &Chain) -> usize {
+        let is_void = |transfer: &&Transfer| transfer.action == Action::Void;
+        let voids = chain.transfers.iter().filter(is_void).count();
+        let freed = if self.is_full() { voids } else { 0 };
+        (chain.transfers.len() - voids).saturating_sub(freed)
+    }
+
+    /// How many records there may be after a chain. What settles a lease has room of its own, so that a ledger that is
+    /// full of leases can be emptied.
+    fn room_for(&self, chain: &Chain) -> usize {
+        let is_reserve = |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_));
+        let settles = !chain.transfers.iter().any(is_reserve);
+        if settles { self.records_max + self.records_max / SETTLING_PART } else { self.records_max }
     }
 
     /// What an account holds, brought to `capacity` if that can be done now.
@@ -337,7 +362,8 @@ impl Core {
 
     fn void(&mut self, lease: u128, slot: u32, now_ms: u64) {
         let at = self.store.find(lease, slot, Purpose::Reserve).expect("what was tried must be there");
-        if self.store.record(at).for_retries {
+        // A name is remembered where there is room for it.
+        if self.store.record(at).for_retries && !self.is_full() {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
             self.store.remove(at);
@@ -346,8 +372,7 @@ impl Core {
 
     /// A name that the caller may send again stays refused.
     fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
-        let full = self.store.records() >= RESERVATIONS_MAX;
-        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || full {
+        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || self.is_full() {
             return;
         }
         let transfer = &chain.transfers[refusal.index];
@@ -367,21 +392,5 @@ fn is_anonymous(chain: &Chain) -> bool {
     matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
 }
 
-/// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.
-fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
-    if wanted > capacity || pending <= wanted { wanted } else { capacity }
-}
-
-fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {
-    tried.capacity = settled(tried.capacity, tried.pending, hold.capacity);
-    if tried.capacity > hold.capacity {
-        return Err(RefusalCode::LimitDecreasing);
-    }
-    match tried.pending.checked_add(hold.amount) {
-        Some(pending) if pending <= tried.capacity => {
-            tried.pending = pending;
-            Ok(())
-        }
-        _ => Err(RefusalCode::ExceedsCredits),
-    }
-}
+#[cfg(test)]
+mod tests;
