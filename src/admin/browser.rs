@@ -9,7 +9,8 @@
 //! * `origin`, where it is there, is the page that we are: the same as `host`, or both of them loopback with the same port.
 //!   Browsers always send it with a call that is no read. `null` is some page's.
 //! * `content-type` is `application/json` where there is a body (POST, PUT, PATCH): a browser asks first before it sends that
-//!   to another site, and we don't answer such questions.
+//!   to another site, and we don't answer such questions. A program may leave it out: a page that does so is known by its
+//!   `origin`.
 //!
 //! Reads change nothing, with one exception: who picks up a lease by GET. A page with a foreign `host` may not.
 //!
@@ -80,7 +81,11 @@ fn is_origin_ours(headers: &HeaderMap) -> bool {
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let Ok(Some(value)) = only(headers, header::CONTENT_TYPE) else { return false };
+    let value = match only(headers, header::CONTENT_TYPE) {
+        Ok(Some(value)) => value,
+        Ok(None) => return !headers.contains_key(header::ORIGIN),
+        Err(Several) => return false,
+    };
     let kind = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
 }
@@ -211,7 +216,9 @@ mod tests {
             }
             assert_eq!(said(Method::DELETE, &["host: localhost", &line]), "", "{kind}");
         }
-        assert_eq!(said(Method::POST, &["host: localhost"]), "unsupported_media_type");
+        assert_eq!(said(Method::POST, &["host: localhost"]), "", "a program that says nothing");
+        let page = ["host: localhost", "origin: http://localhost"];
+        assert_eq!(said(Method::POST, &page), "unsupported_media_type");
         assert_eq!(
             said(Method::POST, &["host: localhost", "content-type: text/plain", JSON]),
             "unsupported_media_type"

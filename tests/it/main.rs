@@ -70,6 +70,8 @@ mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_app;
 #[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_capacity;
+#[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_leases;

@@ -135,6 +135,42 @@ async fn a_completion_outlives_its_call() {
     until_used(&app, "d:row=a:tokens", 6).await;
 }
 
+/// Whatever becomes of the server in the meantime, and also if a completion was under way when it went.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_waits_for_a_server_that_is_away_for_long() {
+    let mut server = Server::start();
+    let app = on(&server).and_settings(|settings| settings.ledger.timeout_ms = 400).start().await;
+    ready(&app, 200).await;
+    let (first, second) = (ask(&app, "row=a x10").await, ask(&app, "row=a x10").await);
+    let mut client = app.client();
+    let mut cut = async |token: &str| {
+        let done = client.should_rate_limit(request(&format!("lease_id={token} x3")));
+        assert!(tokio::time::timeout(Duration::from_millis(100), done).await.is_err(), "it answered");
+    };
+    server.signal("STOP");
+    cut(&first).await;
+    ready(&app, 503).await;
+    cut(&second).await;
+    until("two that wait", async || {
+        let metrics = app.get("/metrics").await.body;
+        if metrics.contains("sluice_completions_waiting 2\n") { Ok(()) } else { Err(metrics) }
+    })
+    .await;
+    server.kill();
+    // A caller of the lease API hears that it has not happened yet.
+    let third = complete(&app, Port::Http, json!({"lease_token": first})).await;
+    assert_eq!(third["ok"], false, "{third}");
+    server.restart();
+    ready(&app, 200).await;
+    until_used(&app, "d:row=a:held", 0).await;
+    until_used(&app, "d:row=a:tokens", 6).await;
+    until("none that wait", async || {
+        let metrics = app.get("/metrics").await.body;
+        if metrics.contains("sluice_completions_waiting 0\n") { Ok(()) } else { Err(metrics) }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_waits_for_completions() {
     let server = Server::start();

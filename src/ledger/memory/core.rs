@@ -3,17 +3,18 @@
 //! A chain is tried on copies of its accounts, and carried out only when all of it can be done. What is held is in
 //! [`super::store`].
 
+mod names;
+
 use smallvec::SmallVec;
 
 use super::record::{Fate, Purpose, Record};
 use super::store::{NONE, Store};
-use super::trial::{Trial, Tried, settled, take};
+use super::trial::{Trial, Tried, settled, take, take_up_to};
 use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, TransferSet, Verdict,
 };
-use crate::limit::LeaseId;
 
 /// Of the most records, the part that only what settles leases may take beyond them.
 const SETTLING_PART: usize = 16;
@@ -30,6 +31,9 @@ impl Default for Core {
         Self::new(RESERVATIONS_MAX)
     }
 }
+
+/// What each `TakeUpTo` took.
+type Taken = SmallVec<[u64; 1]>;
 
 /// How a trial ended short of "it can be done".
 enum Stop {
@@ -50,24 +54,25 @@ impl Core {
 
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
         self.store.expire(now_ms, EXPIRED_PER_CALL);
-        let mut trial = Trial::new();
-        let mut tried = self.attempt(chain, &mut trial);
+        let (mut trial, mut taken) = (Trial::new(), SmallVec::new());
+        let mut tried = self.attempt(chain, &mut trial, &mut taken);
         // What is due but not freed yet must not deny anybody.
         if matches!(tried, Err(Stop::Refused(_))) && self.store.is_due(now_ms) {
             self.store.expire(now_ms, usize::MAX);
-            trial.clear();
-            tried = self.attempt(chain, &mut trial);
+            (trial, taken) = (Trial::new(), SmallVec::new());
+            tried = self.attempt(chain, &mut trial, &mut taken);
         }
         let verdict = match tried {
             Ok(()) if self.store.records() + self.new_records(chain) > self.room_for(chain) => {
                 return Err(LedgerError::Full(self.records_max));
             }
             Ok(()) => {
-                self.commit(chain, &mut trial, now_ms);
+                self.commit(chain, &mut trial, &taken, now_ms);
                 Verdict::Done
             }
             Err(Stop::DoneBefore) => {
                 self.share(chain);
+                taken = self.taken_before(chain);
                 Verdict::Done
             }
             Err(Stop::Refused(refusal)) => {
@@ -76,13 +81,15 @@ impl Core {
             }
         };
         let available = self.available(chain, &mut trial, verdict);
-        Ok(Outcome { verdict, available })
+        if verdict != Verdict::Done {
+            taken.clear();
+        }
+        Ok(Outcome { verdict, available, taken })
     }
 
     /// How many records a chain adds. A void adds none, and when the ledger is full it takes one away.
     fn new_records(&self, chain: &Chain) -> usize {
-        let is_void = |transfer: &&Transfer| transfer.action == Action::Void;
-        let voids = chain.transfers.iter().filter(is_void).count();
+        let voids = chain.transfers.iter().filter(|transfer| transfer.action.is_void()).count();
         let freed = if self.is_full() { voids } else { 0 };
         (chain.transfers.len() - voids).saturating_sub(freed)
     }
@@ -90,8 +97,9 @@ impl Core {
     /// How many records there may be after a chain. What settles a lease has room of its own, so that a ledger that is
     /// full of leases can be emptied.
     fn room_for(&self, chain: &Chain) -> usize {
-        let is_reserve = |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_));
-        let settles = !chain.transfers.iter().any(is_reserve);
+        let is_new =
+            |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
+        let settles = !chain.transfers.iter().any(is_new);
         if settles { self.records_max + self.records_max / SETTLING_PART } else { self.records_max }
     }
 
@@ -122,36 +130,6 @@ impl Core {
         Schedule { used, releases, is_whole: true }
     }
 
-    /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
-    pub fn give_back(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            let record = self.store.record(at);
-            if record.fate == Fate::Counted && !record.is_shared {
-                // The name is forgotten as well, so that whoever sends it again is charged.
-                self.store.remove(at);
-            }
-        }
-    }
-
-    /// A second sending was told that it has what the first one reserved.
-    fn share(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            self.store.record_mut(at).is_shared = true;
-        }
-    }
-
-    /// The records of what a chain reserved under its name.
-    fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
-        let reserves = chain.transfers.iter().filter(|it| matches!(it.action, Action::Reserve(_)));
-        let slots = reserves.map(|transfer| self.store.account(transfer.account.id));
-        slots.filter_map(|slot| self.place(chain, slot, Purpose::Reserve)).collect()
-    }
-
-    /// Whether anything of a lease was reserved here, and is remembered.
-    pub fn has_reserved(&self, lease: &LeaseId) -> bool {
-        self.store.fates(lease.bits()).any(|fate| fate != Fate::Refused)
-    }
-
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
         self.store.expire(now_ms, most)
@@ -163,76 +141,73 @@ impl Core {
     }
 
     /// Tries the transfers in order on copies of the accounts. Changes nothing.
-    fn attempt(&self, chain: &Chain, trial: &mut Trial) -> Result<(), Stop> {
+    fn attempt(&self, chain: &Chain, trial: &mut Trial, taken: &mut Taken) -> Result<(), Stop> {
         for (index, transfer) in chain.transfers.iter().enumerate() {
             let place = self.enter(trial, transfer);
-            if let Err(code) = self.step(chain, index, transfer, &mut trial[place]) {
-                let code = match code {
-                    Some(code) => code,
-                    None => match self.is_still_held(chain) {
-                        Ok(()) => return Err(Stop::DoneBefore),
-                        Err((index, code)) => return Err(Stop::Refused(Refusal::one(index, code))),
-                    },
-                };
-                return Err(Stop::Refused(self.refusal(chain, trial, index, code)));
+            match self.step(chain, index, transfer, &mut trial[place]) {
+                Ok(units) => taken.extend(units),
+                Err(Some(code)) => return Err(Stop::Refused(self.refusal(chain, trial, index, code))),
+                Err(None) => {
+                    return Err(match self.is_still_held(chain) {
+                        Ok(()) => Stop::DoneBefore,
+                        Err((index, code)) => Stop::Refused(Refusal::one(index, code)),
+                    });
+                }
             }
         }
         Ok(())
     }
 
-    /// A reserve that is sent again and that somebody may complete is free only if all of it is still held as it was;
-    /// the first transfer that is not.
-    fn is_still_held(&self, chain: &Chain) -> Result<(), (usize, RefusalCode)> {
-        if chain.keep != Keep::ForRetries {
-            return Ok(());
-        }
-        for (index, transfer) in chain.transfers.iter().enumerate() {
-            let Action::Reserve(hold) = transfer.action else { continue };
-            let slot = self.store.account(transfer.account.id);
-            let code = match self.find(chain, slot, Purpose::Reserve) {
-                Some(record) if record.amount != hold.amount => RefusalCode::ExistsWithDifferentFields,
-                Some(Record { fate: Fate::Counted, .. }) => continue,
-                Some(Record { fate: Fate::Voided, .. }) => RefusalCode::PendingTransferAlreadyVoided,
-                Some(Record { fate: Fate::Expired, .. }) => RefusalCode::PendingTransferExpired,
-                Some(Record { fate: Fate::Refused, .. }) | None => RefusalCode::ExistsWithDifferentFields,
-            };
-            return Err((index, code));
-        }
-        Ok(())
-    }
-
-    /// One transfer. `Err(None)`: the chain was done before.
+    /// One transfer: what it took if that was not certain. `Err(None)`: the chain was done before.
     fn step(
         &self,
         chain: &Chain,
         index: usize,
         transfer: &Transfer,
         tried: &mut Tried,
-    ) -> Result<(), Option<RefusalCode>> {
+    ) -> Result<Option<u64>, Option<RefusalCode>> {
         match transfer.action {
             Action::Reserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Reserve, hold.amount)?;
-                take(tried, hold).map_err(Some)
+                take(tried, hold).map_err(Some)?;
+            }
+            Action::TakeUpTo(hold) => {
+                let known = self.find(chain, tried.slot, Purpose::Take).map(|record| record.amount);
+                self.known(chain, index, tried.slot, Purpose::Take, known.unwrap_or_default())?;
+                return take_up_to(tried, hold).map(Some).map_err(Some);
             }
             Action::Rereserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Rereserve, hold.amount)?;
                 // From what the account has, also while that is being lowered.
-                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)
+                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)?;
             }
-            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount),
-            Action::Void => match self.find(chain, tried.slot, Purpose::Reserve) {
-                None => Err(Some(RefusalCode::PendingTransferNotFound)),
-                Some(record) => match record.fate {
-                    Fate::Counted => {
-                        tried.pending -= record.amount;
-                        Ok(())
-                    }
-                    // Only this lease's void could have done it: it is being sent again.
-                    Fate::Voided if index == 0 => Err(None),
-                    Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
-                    Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
-                    Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
-                },
+            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount)?,
+            Action::Void => self.void_step(chain, index, tried, Purpose::Reserve)?,
+            Action::VoidTaken => self.void_step(chain, index, tried, Purpose::Take)?,
+            Action::VoidRereserved => self.void_step(chain, index, tried, Purpose::Rereserve)?,
+        }
+        Ok(None)
+    }
+
+    fn void_step(
+        &self,
+        chain: &Chain,
+        index: usize,
+        tried: &mut Tried,
+        purpose: Purpose,
+    ) -> Result<(), Option<RefusalCode>> {
+        match self.find(chain, tried.slot, purpose) {
+            None => Err(Some(RefusalCode::PendingTransferNotFound)),
+            Some(record) => match record.fate {
+                Fate::Counted => {
+                    tried.pending -= record.amount;
+                    Ok(())
+                }
+                // Only this lease's void could have done it: it is being sent again.
+                Fate::Voided if index == 0 => Err(None),
+                Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
+                Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
+                Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
             },
         }
     }
@@ -265,6 +240,13 @@ impl Core {
         self.store.find(chain.lease.bits(), slot, purpose)
     }
 
+    /// What a chain that is sent again took the first time.
+    fn taken_before(&self, chain: &Chain) -> Taken {
+        let takes = chain.transfers.iter().filter(|it| matches!(it.action, Action::TakeUpTo(_)));
+        let slots = takes.map(|transfer| self.store.account(transfer.account.id));
+        slots.map(|slot| self.find(chain, slot, Purpose::Take).map_or(0, |record| record.amount)).collect()
+    }
+
     /// The place of the transfer's account in the trial.
     fn enter(&self, trial: &mut Trial, transfer: &Transfer) -> usize {
         let id = transfer.account.id;
@@ -274,8 +256,10 @@ impl Core {
         let slot = self.store.account(id);
         let (capacity, pending) = match slot {
             NONE => match transfer.action {
-                Action::Reserve(hold) | Action::Rereserve(hold) => (hold.capacity, 0),
-                Action::Void | Action::Debt { .. } => (0, 0),
+                Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) => {
+                    (hold.capacity, 0)
+                }
+                Action::Void | Action::VoidTaken | Action::VoidRereserved | Action::Debt { .. } => (0, 0),
             },
             slot => (self.store.slot(slot).capacity, self.store.slot(slot).pending),
         };
@@ -310,7 +294,8 @@ impl Core {
     }
 
     /// From here on it succeeds.
-    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, taken: &Taken, now_ms: u64) {
+        let mut taken = taken.iter();
         let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
@@ -324,8 +309,17 @@ impl Core {
             match transfer.action {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
-                Action::Void => {
-                    self.void(lease, slot, now_ms);
+                Action::TakeUpTo(hold) => {
+                    let amount = *taken.next().expect("what was tried must have taken something");
+                    self.hold(chain, lease, slot, Purpose::Take, Hold { amount, ..hold }, now_ms);
+                }
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => {
+                    let purpose = match transfer.action {
+                        Action::VoidTaken => Purpose::Take,
+                        Action::VoidRereserved => Purpose::Rereserve,
+                        _ => Purpose::Reserve,
+                    };
+                    self.void(lease, slot, purpose, now_ms);
                     // An account goes with its last record.
                     tried.slot = self.store.account(id);
                 }
@@ -360,8 +354,8 @@ impl Core {
         }
     }
 
-    fn void(&mut self, lease: u128, slot: u32, now_ms: u64) {
-        let at = self.store.find(lease, slot, Purpose::Reserve).expect("what was tried must be there");
+    fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
+        let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
         // A name is remembered where there is room for it.
         if self.store.record(at).for_retries && !self.is_full() {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
@@ -379,7 +373,7 @@ impl Core {
         let (purpose, hold) = match transfer.action {
             Action::Reserve(hold) => (Purpose::Reserve, hold),
             Action::Rereserve(hold) => (Purpose::Rereserve, hold),
-            Action::Void | Action::Debt { .. } => return,
+            _ => return,
         };
         let slot = self.store.account_or_new(transfer.account.id, hold.capacity);
         let record = Record::name_only(chain.lease.bits(), slot, purpose, Fate::Refused, hold.amount);

@@ -5,6 +5,7 @@ use super::store::NONE;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Reserve,
+    Take,
     Rereserve,
     Debt,
 }

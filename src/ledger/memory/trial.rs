@@ -22,6 +22,13 @@ pub(super) fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
     if wanted > capacity || pending <= wanted { wanted } else { capacity }
 }
 
+/// As much as there is.
+pub(super) fn take_up_to(tried: &mut Tried, hold: Hold) -> Result<u64, RefusalCode> {
+    let capacity = settled(tried.capacity, tried.pending, hold.capacity);
+    let amount = hold.amount.min(capacity.saturating_sub(tried.pending));
+    take(tried, Hold { amount, ..hold }).map(|()| amount)
+}
+
 pub(super) fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {
     tried.capacity = settled(tried.capacity, tried.pending, hold.capacity);
     if tried.capacity > hold.capacity {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::limit::LimitKey;
+use crate::limit::{LeaseId, LimitKey};
 
 fn account(n: usize) -> Arc<Account> {
     Arc::new(Account::new(LimitKey::new(&format!("k{n}"))))
