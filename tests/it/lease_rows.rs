@@ -17,7 +17,7 @@ pub const ROWS: &[&str] = &[
     "A: ask x10 = lease | done A x4 limit=tokens = ok | used tokens 4 | used bytes 10 | used held 0",
     "A: ask x10 = lease | done A x4 limit=nothing = ok | used tokens 10 | used held 0",
     // more than fits is a debt, or is let go
-    "A: ask x90 = lease | done A x101 = ok | used tokens 90 | owes tokens 11 | used bytes 90 | owes bytes 0",
+    "A: ask x90 = lease | done A x101 = ok | used tokens 90 | owes tokens 11 | used bytes 100 | owes bytes 0",
     "A: ask x90 = lease | done A x100 = ok | used tokens 100 | owes tokens 0",
     // a refund is of what was reserved
     "A: ask x10 = lease | done A -x3 = ok | used tokens 7 | used bytes 7 | used held 0",

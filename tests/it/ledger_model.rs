@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use sluice::ledger::{Account, Action, Chain, Hold, Keep, RefusalCode, Transfer, Verdict};
-use sluice::limit::{LeaseId, LimitKey};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 
 use crate::scenario::{Bench, OnMemory};
 
@@ -76,6 +76,7 @@ fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
         lifetime_seconds: NonZeroU32::new(lifetime).unwrap(),
         capacity: CAPACITIES[limit],
         is_exact: true,
+        overage: Overage::Deny,
     }
 }
 

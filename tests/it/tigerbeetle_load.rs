@@ -19,7 +19,8 @@ pub fn account(key: &str) -> Arc<Account> {
 }
 
 pub fn reserve(account: &Arc<Account>, amount: u64, capacity: u64, seconds: u32) -> Transfer {
-    let hold = Hold { amount, lifetime_seconds: NonZeroU32::new(seconds).unwrap(), capacity, is_exact: true };
+    let lifetime_seconds = NonZeroU32::new(seconds).unwrap();
+    let hold = Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true };
     Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
 }
 
@@ -32,7 +33,8 @@ pub fn chain(lease: LeaseId, keep: Keep, transfers: Vec<Transfer>) -> Chain {
 }
 
 pub async fn balance(ledger: &TigerBeetle, account: &Arc<Account>, capacity: u64) -> Balance {
-    let want = Want { account: Arc::clone(account), capacity, overage: Overage::Debt };
+    let lifetime_seconds = NonZeroU32::MIN;
+    let want = Want { account: Arc::clone(account), capacity, overage: Overage::Debt, lifetime_seconds };
     ledger.balances(vec![want]).await.expect("the ledger must answer")[0]
 }
 
@@ -40,7 +42,8 @@ pub async fn balance(ledger: &TigerBeetle, account: &Arc<Account>, capacity: u64
 pub async fn until_used(ledger: &TigerBeetle, account: &Arc<Account>, used: u64) {
     let mut last = None;
     for _ in 0..200 {
-        let want = Want { account: Arc::clone(account), capacity: 0, overage: Overage::Deny };
+        let (overage, lifetime_seconds) = (Overage::Deny, NonZeroU32::MIN);
+        let want = Want { account: Arc::clone(account), capacity: 0, overage, lifetime_seconds };
         last = Some(ledger.balances(vec![want]).await.map(|balances| balances[0].used));
         if last == Some(Ok(used)) {
             return;
@@ -98,7 +101,7 @@ async fn ten_sidecars_apply_one_change_once() {
     for capacity in [100, 250, 40, 41, 0, 7] {
         let mut changes = tokio::task::JoinSet::new();
         for (ledger, account) in sidecars.iter().cloned().zip(accounts.clone()) {
-            let want = Want { account, capacity, overage: Overage::Debt };
+            let want = Want { account, capacity, overage: Overage::Debt, lifetime_seconds: NonZeroU32::MIN };
             changes.spawn(async move { ledger.provision_within(vec![want], Duration::from_secs(20)).await });
         }
         for changed in changes.join_all().await {
