@@ -63,6 +63,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+#[cfg(feature = "tigerbeetle")]
+mod slab_faults;
 mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
