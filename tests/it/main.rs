@@ -30,6 +30,7 @@ mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod overage;
 mod ports;
 mod hints;
 mod matching;
@@ -79,6 +80,8 @@ mod tigerbeetle_faults;
 mod tigerbeetle_leases;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_overage;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

@@ -199,6 +199,7 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
             let on_memory = memory.apply(work.clone()).await;
             let on_tigerbeetle = apply(&ledger, work.clone(), Duration::from_secs(10)).await.unwrap();
             assert_eq!(said(&on_memory), said(&on_tigerbeetle), "event {event} of seed {seed}: {work:?}");
+            assert_eq!(on_memory.taken, on_tigerbeetle.taken, "event {event} of seed {seed}: {work:?}");
         }
         for (limit, capacity) in &limits {
             let there = balance(&ledger, limit, *capacity).await;
@@ -224,7 +225,29 @@ fn random_chain(
     names: &mut Vec<(LeaseId, Vec<Transfer>)>,
 ) -> Chain {
     let again = (!names.is_empty()).then(|| names[random.usize(..names.len())].clone());
-    match (random.u8(..10), again) {
+    match (random.u8(..12), again) {
+        (10, _) | (11, None) => {
+            let (limit, capacity) = &limits[random.usize(..limits.len())];
+            let mut transfers =
+                vec![reserve(limit, random.u64(1..20), *capacity, [2, 3600][random.usize(..2)])];
+            if let Action::Reserve(hold) = transfers[0].action {
+                transfers[0].action = Action::TakeUpTo(hold);
+            }
+            let lease =
+                LeaseId::fresh(sluice::clock::unix_ms(), (u128::from(seed) << 64) | u128::from(event));
+            names.push((lease.clone(), transfers.clone()));
+            chain(lease, Keep::ForRetries, transfers)
+        }
+        // What doesn't fit is taken as far as there is, or owed.
+        (11, Some((lease, transfers))) => {
+            let mut transfers = vec![transfers[random.usize(..transfers.len())].clone()];
+            if let Action::Reserve(hold) | Action::TakeUpTo(hold) = transfers[0].action {
+                let hold = Hold { overage: Overage::Debt, ..hold };
+                let actions = [Action::Rereserve(hold), Action::Debt(hold), Action::TakeUpTo(hold)];
+                transfers[0].action = actions[random.usize(..3)];
+            }
+            chain(lease, Keep::ForRetries, transfers)
+        }
         // The same name with the same request.
         (0, Some((lease, transfers))) => chain(lease, Keep::ForRetries, transfers),
         (1 | 2, Some((lease, transfers))) => {
@@ -234,7 +257,7 @@ fn random_chain(
         }
         (3 | 4, Some((lease, transfers))) => {
             let mut transfers = vec![transfers[random.usize(..transfers.len())].clone(); 2];
-            if let Action::Reserve(hold) = transfers[1].action {
+            if let Action::Reserve(hold) | Action::TakeUpTo(hold) = transfers[1].action {
                 transfers[0].action = Action::Void;
                 transfers[1].action = Action::Rereserve(Hold { amount: random.u64(..6), ..hold });
             }

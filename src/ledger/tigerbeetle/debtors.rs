@@ -52,13 +52,14 @@ impl Debtors {
         self.enter(account, owed, now_ms, false);
     }
 
-    /// The same for more than was known: it is to be looked at now.
+    /// A limit is to be looked at now: it owes so much more than was known, or nothing.
     pub fn owes_more(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
         self.enter(account, owed, now_ms, true);
     }
 
     fn enter(&self, account: &Arc<Account>, owed: u64, now_ms: u64, is_more: bool) {
         let mut all = self.all.lock();
+        let is_known = all.contains_key(&account.id);
         if let Some(debtor) = all.get_mut(&account.id) {
             if !is_more {
                 return;
@@ -68,9 +69,11 @@ impl Debtors {
             let debtor =
                 Debtor { account: Arc::clone(account), due_ms: now_ms, expected_ms: None, forecast: None };
             all.insert(account.id, debtor);
-            self.log.write(&DebtChange::Owes { key: account.key.clone(), amount: owed }, now_ms);
         }
         drop(all);
+        if owed > 0 && !is_known {
+            self.log.write(&DebtChange::Owes { key: account.key.clone(), amount: owed }, now_ms);
+        }
         self.hurry.notify_one();
     }
 

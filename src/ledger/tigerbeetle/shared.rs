@@ -215,10 +215,12 @@ impl Shared {
         }
     }
 
-    /// A debt was recorded here.
+    /// A debt was recorded here; 0 if it was there already.
     pub fn owes_more(&self, account: &Arc<Account>, amount: u64) {
         let now_ms = clock::monotonic_ms();
-        account.known.owing().add(amount, now_ms);
+        if amount > 0 {
+            account.known.owing().add(amount, now_ms);
+        }
         self.debtors.owes_more(account, amount, now_ms);
     }
 

@@ -94,7 +94,7 @@ impl Worker<'_> {
                 }
             }
             (WorkKind::Apply, ChainResult::DoneBefore) => {
-                self.note_debts(&work.chain);
+                self.note_debts(&work.chain, false);
                 work.answer(Ok(repeat()));
             }
             (WorkKind::Apply, ChainResult::Refused(refusal)) => {
@@ -165,7 +165,7 @@ impl Worker<'_> {
     /// It holds. If its caller has left it is given back.
     fn done(&mut self, work: Work, taken: SmallVec<[u64; 1]>) {
         self.touch(&work.chain);
-        self.note_debts(&work.chain);
+        self.note_debts(&work.chain, true);
         let Work { chain, reply, is_completion, .. } = work;
         let Some(reply) = reply else { return };
         let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
@@ -196,13 +196,13 @@ impl Worker<'_> {
     }
 
     /// What a limit owes that repays it stops others from now on, and is paid.
-    fn note_debts(&self, chain: &Chain) {
+    fn note_debts(&self, chain: &Chain, is_new: bool) {
         for Transfer { account, action } in &chain.transfers {
             if let Action::Debt(hold) = action
                 && hold.overage == Overage::Repay
             {
                 account.known.owing().meet(Some(hold.lifetime_seconds));
-                self.shared.owes_more(account, hold.amount);
+                self.shared.owes_more(account, if is_new { hold.amount } else { 0 });
             }
         }
     }
