@@ -327,7 +327,8 @@ impl Admission {
         };
         // A debt is counted like any denial, but when it is paid is known.
         denied(&owing);
-        let paid = owing.iter().filter_map(|r| self.ledger.repaid_in_ms(&r.account, &r.spec, r.amount.max(1)));
+        let paid =
+            owing.iter().filter_map(|r| self.ledger.repaid_in_ms(&r.account, &r.spec, r.amount.max(1)));
         let paid = paid.max().map(|ms| RetryHint { ms: ms.saturating_add(up_to(policy.rolling.jitter_ms)) });
         denied(&full).max(paid).unwrap_or(RetryHint { ms: policy.decreasing_ms })
     }

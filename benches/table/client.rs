@@ -123,6 +123,7 @@ impl Caller {
                     amount: 1,
                     lifetime_seconds: NonZeroU32::new(WINDOW_SECONDS).unwrap(),
                     capacity: CAPACITY,
+                    is_exact: true,
                     overage: Overage::Deny,
                 };
                 let transfer = |account: &Arc<Account>| Transfer {

@@ -38,6 +38,7 @@ impl LateCharge {
                     lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
                     capacity: requirement.spec.capacity,
                     overage: requirement.spec.overage,
+                    is_exact: true,
                 };
                 (Arc::clone(&requirement.account), hold)
             })

@@ -193,7 +193,9 @@ impl Leases {
     pub(crate) fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
         match error {
             None => self.completed(lease),
-            Some(error) => self.lost(&format!("the lease {} was not settled and will expire", lease.id), error),
+            Some(error) => {
+                self.lost(&format!("the lease {} was not settled and will expire", lease.id), error)
+            }
         }
     }
 

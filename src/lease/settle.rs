@@ -155,10 +155,13 @@ impl Adjustment {
                     lifetime_seconds,
                     capacity,
                     overage: held.overage,
+                    is_exact: true,
                 };
                 match held.overage {
                     Overage::Deny => Action::TakeUpTo(hold(remaining_seconds, capacity?)),
-                    Overage::Debt | Overage::Repay => Action::Debt(hold(held.kind.lifetime_seconds(), capacity?)),
+                    Overage::Debt | Overage::Repay => {
+                        Action::Debt(hold(held.kind.lifetime_seconds(), capacity?))
+                    }
                 }
             }
             // Settled before, expired, or never there.
@@ -170,7 +173,7 @@ impl Adjustment {
 
 /// Whatever the limit owes: this was used already.
 fn take_again(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64) -> Action {
-    Action::Rereserve(Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny })
+    Action::Rereserve(Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true })
 }
 
 fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chain {

@@ -5,6 +5,7 @@
 
 mod core;
 mod debts;
+mod record;
 mod store;
 
 use std::num::NonZeroU32;
@@ -141,6 +142,9 @@ impl Ledger for Memory {
     }
 
     fn ready(&self) -> Result<(), String> {
+        if self.core.lock().is_full() {
+            return Err(format!("ledger: {}", LedgerError::Full(RESERVATIONS_MAX)));
+        }
         Ok(())
     }
 

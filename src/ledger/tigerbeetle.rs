@@ -40,8 +40,8 @@ use self::shared::Shared;
 pub use self::shared::Task;
 use self::work::{Waiting, Work, WorkKind, can_be_given_back};
 use super::account::Decrease;
-use super::schedule::paid_in_ms;
 pub use super::options::{Cluster, Options, TransferIds};
+use super::schedule::paid_in_ms;
 use super::{Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Verdict, Want};
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
@@ -94,9 +94,8 @@ impl TigerBeetle {
         tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Reader, reading));
         // A payment is one request, and whoever comes next goes on.
         let (all, until) = (Arc::clone(&shared), closing.clone());
-        let paying = move || {
-            drop_output(until.clone().run_until_cancelled_owned(payer::run(Arc::clone(&all))))
-        };
+        let paying =
+            move || drop_output(until.clone().run_until_cancelled_owned(payer::run(Arc::clone(&all))));
         tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Payer, paying));
         Ok(Self { queue, abandoned, provisioner, reader, shared, closing, tasks })
     }

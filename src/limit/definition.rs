@@ -18,6 +18,8 @@ pub struct Definition<'a> {
     pub unit: &'a str,
     pub description: &'a str,
     pub overage: &'static str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     /// Only where it isn't the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub charge: Option<&'static str>,
@@ -39,6 +41,7 @@ impl<'a> Definition<'a> {
             unit: &spec.unit,
             description: &spec.description,
             overage: spec.overage.name(),
+            exact: spec.is_exact,
             charge: (spec.charge != Charge::Admitted).then(|| spec.charge.name()),
         }
     }

@@ -170,6 +170,7 @@ impl Plan {
             kind: Kind::Rolling { window_seconds: limit.unit.seconds() },
             capacity: u64::from(limit.requests_per_unit),
             overage: Overage::Deny,
+            is_exact: false,
             charge: Charge::Admitted,
             unit: "requests".to_owned(),
             description: String::new(),

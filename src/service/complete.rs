@@ -107,9 +107,9 @@ impl Service {
                 }
             }
         }
-        let unreported = named.iter().filter(|(lease, same)| {
-            lease.needs_report() && same.iter().all(|report| report.used.is_none())
-        });
+        let unreported = named
+            .iter()
+            .filter(|(lease, same)| lease.needs_report() && same.iter().all(|report| report.used.is_none()));
         let snapshot = self.live.load();
         unreported.for_each(|_| snapshot.domain(domain).counters.unreported());
         // All are on their way before the first is waited for: the call may be reset at any moment.

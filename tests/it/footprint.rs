@@ -79,6 +79,7 @@ fn reservations(accounts: u64) -> u64 {
             amount: 1,
             lifetime_seconds: NonZeroU32::new(300).unwrap(),
             capacity: COUNT,
+            is_exact: true,
             overage: Overage::Deny,
         };
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();

@@ -20,13 +20,32 @@ const REPAYS: [bool; 4] = [false, true, true, false];
 /// One step of the load.
 #[derive(Debug, Clone)]
 pub enum Step {
-    Reserve { lease: u8, named: bool, holds: Vec<(usize, u64)> },
-    Void { lease: u8, limit: usize },
-    Settle { lease: u8, limit: usize, amount: u64 },
+    Reserve {
+        lease: u8,
+        named: bool,
+        holds: Vec<(usize, u64)>,
+    },
+    Void {
+        lease: u8,
+        limit: usize,
+    },
+    Settle {
+        lease: u8,
+        limit: usize,
+        amount: u64,
+    },
     /// As much as there is.
-    Take { limit: usize, amount: u64 },
-    Debt { limit: usize, amount: u64 },
-    Wait { ms: u64 },
+    Take {
+        limit: usize,
+        amount: u64,
+    },
+    Debt {
+        limit: usize,
+        amount: u64,
+    },
+    Wait {
+        ms: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -113,6 +132,7 @@ fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
         amount,
         lifetime_seconds: NonZeroU32::new(lifetime).unwrap(),
         capacity: CAPACITIES[limit],
+        is_exact: true,
         overage: if REPAYS[limit] { Overage::Repay } else { Overage::Debt },
     }
 }

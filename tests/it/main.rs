@@ -64,6 +64,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+#[cfg(feature = "tigerbeetle")]
+mod slab_faults;
 mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
@@ -82,6 +84,8 @@ mod tigerbeetle_load;
 mod tigerbeetle_overage;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_slabs;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sessions;
 #[cfg(feature = "tigerbeetle")]

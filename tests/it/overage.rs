@@ -52,7 +52,10 @@ async fn a_limit_that_owes_says_so_and_when_it_will_have_paid() {
     let hint_ms: u64 = header(&denied, "retry-after-ms").unwrap().parse().unwrap();
     assert!((7_190_000..=7_200_060).contains(&hint_ms), "{hint_ms}");
     let limit = app.get("/v1/limits/shared").await.json();
-    assert_eq!((&limit["debt"], &limit["overage"], &limit["available"]), (&50.into(), &"repay".into(), &0.into()));
+    assert_eq!(
+        (&limit["debt"], &limit["overage"], &limit["available"]),
+        (&50.into(), &"repay".into(), &0.into())
+    );
     assert_eq!(metric(&app, "sluice_limit_debt{limit=\"shared\"}").await, 50);
     let reason = r#"sluice_decisions_total{domain="d",code="OVER_LIMIT",reason="debt"}"#;
     assert_eq!(metric(&app, reason).await, 3);
@@ -194,7 +197,13 @@ impl Tenant {
     fn apply(&mut self, lease: &LeaseId, actions: &[(fn(Hold) -> Action, u64)]) -> (Verdict, u64) {
         let lifetime_seconds = NonZeroU32::new(u32::try_from(WINDOW_SECONDS).unwrap()).unwrap();
         let transfers = actions.iter().map(|(action, amount)| {
-            let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY, overage: self.overage };
+            let hold = Hold {
+                amount: *amount,
+                lifetime_seconds,
+                capacity: CAPACITY,
+                overage: self.overage,
+                is_exact: true,
+            };
             Transfer { account: Arc::clone(&self.account), action: action(hold) }
         });
         let chain = Chain { lease: lease.clone(), keep: Keep::ForRetries, transfers: transfers.collect() };

@@ -87,7 +87,13 @@ impl World {
             let lifetime_seconds = spec.kind.lifetime_seconds();
             Transfer {
                 account: Arc::clone(account),
-                action: action(Hold { amount, lifetime_seconds, capacity: spec.capacity, overage: spec.overage }),
+                action: action(Hold {
+                    amount,
+                    lifetime_seconds,
+                    capacity: spec.capacity,
+                    overage: spec.overage,
+                    is_exact: true,
+                }),
             }
         };
         let transfers = needs.iter().map(transfer).collect();
@@ -278,7 +284,16 @@ fn half(n: u64) -> u64 {
 
 fn spec(kind: Kind, capacity: u64) -> LimitSpec {
     let (unit, description, origin) = (String::new(), String::new(), Origin::Api);
-    LimitSpec { kind, capacity, overage: Overage::Deny, charge: Charge::Admitted, unit, description, origin }
+    LimitSpec {
+        kind,
+        capacity,
+        overage: Overage::Deny,
+        is_exact: false,
+        charge: Charge::Admitted,
+        unit,
+        description,
+        origin,
+    }
 }
 
 pub fn rolling(seconds: u32) -> Kind {

@@ -20,7 +20,7 @@ pub fn account(key: &str) -> Arc<Account> {
 
 pub fn reserve(account: &Arc<Account>, amount: u64, capacity: u64, seconds: u32) -> Transfer {
     let lifetime_seconds = NonZeroU32::new(seconds).unwrap();
-    let hold = Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny };
+    let hold = Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true };
     Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
 }
 
@@ -101,8 +101,7 @@ async fn ten_sidecars_apply_one_change_once() {
     for capacity in [100, 250, 40, 41, 0, 7] {
         let mut changes = tokio::task::JoinSet::new();
         for (ledger, account) in sidecars.iter().cloned().zip(accounts.clone()) {
-            let want =
-                Want { account, capacity, overage: Overage::Debt, lifetime_seconds: NonZeroU32::MIN };
+            let want = Want { account, capacity, overage: Overage::Debt, lifetime_seconds: NonZeroU32::MIN };
             changes.spawn(async move { ledger.provision_within(vec![want], Duration::from_secs(20)).await });
         }
         for changed in changes.join_all().await {
@@ -229,11 +228,13 @@ fn random_chain(
     match (random.u8(..12), again) {
         (10, _) | (11, None) => {
             let (limit, capacity) = &limits[random.usize(..limits.len())];
-            let mut transfers = vec![reserve(limit, random.u64(1..20), *capacity, [2, 3600][random.usize(..2)])];
+            let mut transfers =
+                vec![reserve(limit, random.u64(1..20), *capacity, [2, 3600][random.usize(..2)])];
             if let Action::Reserve(hold) = transfers[0].action {
                 transfers[0].action = Action::TakeUpTo(hold);
             }
-            let lease = LeaseId::fresh(sluice::clock::unix_ms(), (u128::from(seed) << 64) | u128::from(event));
+            let lease =
+                LeaseId::fresh(sluice::clock::unix_ms(), (u128::from(seed) << 64) | u128::from(event));
             names.push((lease.clone(), transfers.clone()));
             chain(lease, Keep::ForRetries, transfers)
         }

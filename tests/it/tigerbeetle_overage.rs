@@ -22,7 +22,7 @@ use crate::wait::until;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn hold(amount: u64, capacity: u64, seconds: u32, overage: Overage) -> Hold {
-    Hold { amount, lifetime_seconds: NonZeroU32::new(seconds).unwrap(), capacity, overage }
+    Hold { amount, lifetime_seconds: NonZeroU32::new(seconds).unwrap(), capacity, overage, is_exact: true }
 }
 
 fn debt(account: &Arc<Account>, hold: Hold) -> sluice::ledger::Chain {

@@ -27,7 +27,7 @@ pub(crate) static DESCRIPTOR: Shape = Shape {
 
 pub(crate) static RATE_LIMIT: Shape = Shape {
     name: "a `rate_limit`",
-    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "charge"],
+    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "exact", "charge"],
     family: FAMILY,
 };
 
@@ -45,6 +45,7 @@ pub(crate) static INLINE: Shape = Shape {
         "unit",
         "description",
         "overage",
+        "exact",
         "charge",
         "cost",
         "reconcile",
@@ -64,6 +65,7 @@ pub(crate) static NAMED: Shape = Shape {
         "unit",
         "description",
         "overage",
+        "exact",
         "charge",
     ],
     family: FAMILY,

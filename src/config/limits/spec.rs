@@ -31,11 +31,15 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
             Overage::Deny
         }
     };
+    let is_exact = fields.flag("exact");
     let charge = charge(fields);
     let (unit, description) = (fields.text("unit"), fields.text("description"));
     let kind = kind?;
     if kind.is_concurrency() && overage != Overage::Deny {
         fields.warn("overage", "has no effect: what a concurrency limit holds is given back whole");
+    }
+    if kind.is_concurrency() && is_exact {
+        fields.warn("exact", "has no effect: a concurrency limit always is");
     }
     if kind.is_concurrency() && charge != Charge::Admitted {
         fields.mistake("charge", || "is for rolling limits: who is refused holds nothing");
@@ -44,6 +48,7 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
         kind,
         capacity: capacity?,
         overage,
+        is_exact,
         charge,
         unit: unit.unwrap_or_default().to_owned(),
         description: description.unwrap_or_default().to_owned(),
@@ -64,11 +69,18 @@ pub fn charge(fields: &Fields<'_>) -> Charge {
 }
 
 /// The limit that a `rate_limit` describes.
-pub(crate) fn requests_per(unit: Unit, requests: u64, charge: Charge, origin: Origin) -> LimitSpec {
+pub(crate) fn requests_per(
+    unit: Unit,
+    requests: u64,
+    is_exact: bool,
+    charge: Charge,
+    origin: Origin,
+) -> LimitSpec {
     LimitSpec {
         kind: Kind::Rolling { window_seconds: unit.seconds() },
         capacity: requests,
         overage: Overage::Deny,
+        is_exact,
         charge,
         unit: "requests".to_owned(),
         description: String::new(),

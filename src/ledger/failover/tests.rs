@@ -121,7 +121,8 @@ impl Bench {
 
     fn reserve(&self, lease: &str, keep: Keep, amount: u64) -> Chain {
         let lifetime_seconds = NonZeroU32::new(600).unwrap();
-        let hold = Hold { amount, lifetime_seconds, capacity: CAPACITY, overage: Overage::Deny };
+        let hold =
+            Hold { amount, lifetime_seconds, capacity: CAPACITY, overage: Overage::Deny, is_exact: true };
         self.chain(lease, keep, Action::Reserve(hold))
     }
 

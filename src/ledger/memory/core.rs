@@ -3,30 +3,48 @@
 //! A chain is tried on copies of its accounts ([`trial`]), and carried out only when all of it can be done. What is held is
 //! in [`super::store`], what is owed in [`super::debts`].
 
+mod names;
 mod repay;
 mod trial;
 
-use smallvec::SmallVec;
-
 use self::trial::{Stop, Trial, settled};
 use super::debts::Debts;
-use super::store::{Fate, NONE, Purpose, Record, Store};
+use super::record::{Fate, Purpose, Record};
+use super::store::{NONE, Store};
 use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::debt_log::DebtChange;
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, Verdict,
 };
-use crate::limit::LeaseId;
+
+/// Of the most records, the part that only what settles leases may take beyond them.
+const SETTLING_PART: usize = 16;
 
 /// The rules, and what they are applied to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Core {
     store: Store,
     debts: Debts,
+    records_max: usize,
+}
+
+impl Default for Core {
+    fn default() -> Self {
+        Self::new(RESERVATIONS_MAX)
+    }
 }
 
 impl Core {
+    pub fn new(records_max: usize) -> Self {
+        Self { store: Store::default(), debts: Debts::default(), records_max }
+    }
+
+    /// Whether it has no room for another reservation.
+    pub fn is_full(&self) -> bool {
+        self.store.records() >= self.records_max
+    }
+
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
         // What is taken as far as there is, and what is owed, depend on all that is due; a refusal does too.
         let needs_all = |transfer: &Transfer| match transfer.action {
@@ -41,10 +59,10 @@ impl Core {
             self.expire(now_ms, usize::MAX);
             (trial, tried) = self.attempt(chain);
         }
+        let is_repeat = matches!(tried, Err(Stop::DoneBefore));
         let verdict = match tried {
-            // A debt is a record, and so is what pays for it.
-            Ok(()) if self.store.records() + 2 * chain.transfers.len() > RESERVATIONS_MAX => {
-                return Err(LedgerError::Full(RESERVATIONS_MAX));
+            Ok(()) if self.store.records() + self.new_records(chain) > self.room_for(chain) => {
+                return Err(LedgerError::Full(self.records_max));
             }
             Ok(()) => {
                 self.commit(chain, &mut trial, now_ms);
@@ -61,7 +79,26 @@ impl Core {
                 Verdict::Refused(refusal)
             }
         };
-        Ok(self.outcome(chain, &mut trial, verdict))
+        Ok(Outcome { is_repeat, ..self.outcome(chain, &mut trial, verdict) })
+    }
+
+    /// How many records a chain adds. A void adds none, and when the ledger is full it takes one away.
+    fn new_records(&self, chain: &Chain) -> usize {
+        let voids = chain.transfers.iter().filter(|transfer| transfer.action.is_void()).count();
+        let freed = if self.is_full() { voids } else { 0 };
+        // A debt is a record, and so is what pays for it.
+        let debts =
+            chain.transfers.iter().filter(|transfer| matches!(transfer.action, Action::Debt(_))).count();
+        (chain.transfers.len() + debts - voids).saturating_sub(freed)
+    }
+
+    /// How many records there may be after a chain. What settles a lease has room of its own, so that a ledger that is
+    /// full of leases can be emptied.
+    fn room_for(&self, chain: &Chain) -> usize {
+        let is_new =
+            |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
+        let settles = !chain.transfers.iter().any(is_new);
+        if settles { self.records_max + self.records_max / SETTLING_PART } else { self.records_max }
     }
 
     /// What an account holds, brought to `capacity` if that can be done now.
@@ -100,45 +137,6 @@ impl Core {
             Some((debt, window_ms)) => schedule.after_debt(debt.owed, debt.capacity, window_ms, now_ms),
             None => schedule,
         }
-    }
-
-    /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
-    pub fn give_back(&mut self, chain: &Chain, now_ms: u64) {
-        for at in self.reserves_of(chain) {
-            let record = self.store.record(at);
-            if record.fate == Fate::Counted && !record.is_shared {
-                // The name is forgotten as well, so that whoever sends it again is charged.
-                self.store.remove(at);
-            }
-        }
-        for transfer in &chain.transfers {
-            self.pay(transfer.account.id, now_ms);
-        }
-    }
-
-    /// A second sending was told that it has what the first one reserved.
-    fn share(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            self.store.record_mut(at).is_shared = true;
-        }
-    }
-
-    /// The records of what a chain reserved under its name.
-    fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
-        let place = |transfer: &Transfer| {
-            let purpose = match transfer.action {
-                Action::Reserve(_) => Purpose::Reserve,
-                Action::TakeUpTo(_) => Purpose::Take,
-                _ => return None,
-            };
-            self.place(chain, self.store.account(transfer.account.id), purpose)
-        };
-        chain.transfers.iter().filter_map(place).collect()
-    }
-
-    /// Whether anything of a lease was reserved here, and is remembered.
-    pub fn has_reserved(&self, lease: &LeaseId) -> bool {
-        self.store.fates(lease.bits()).any(|fate| fate != Fate::Refused)
     }
 
     /// Ends at most `most` records that are due; how many it was.
@@ -221,7 +219,8 @@ impl Core {
 
     fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
         let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
-        if self.store.record(at).for_retries {
+        // A name is remembered where there is room for it.
+        if self.store.record(at).for_retries && !self.is_full() {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
             self.store.remove(at);
@@ -230,8 +229,7 @@ impl Core {
 
     /// A name that the caller may send again stays refused.
     fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
-        let full = self.store.records() >= RESERVATIONS_MAX;
-        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || full {
+        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || self.is_full() {
             return;
         }
         let transfer = &chain.transfers[refusal.index];
@@ -250,3 +248,6 @@ impl Core {
 fn is_anonymous(chain: &Chain) -> bool {
     matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn hold(amount: u64, overage: Overage) -> Hold {
-        Hold { amount, lifetime_seconds: NonZeroU32::MIN, capacity: 9, overage }
+        Hold { amount, lifetime_seconds: NonZeroU32::MIN, capacity: 9, overage, is_exact: true }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
+use super::record::{Fate, Purpose, Record};
 use crate::ledger::Release;
 use crate::limit::LimitId;
 
@@ -19,81 +20,6 @@ const TICK_MS: u64 = 10;
 /// Hits that nobody names again are counted together within 1/1000 of their window, so that one busy limit holds at
 /// most about a thousand records whatever its rate.
 const TICKS_PER_WINDOW: u64 = 1000;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Reserve,
-    Take,
-    Rereserve,
-    Debt,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// Takes its amount from the account.
-    Counted,
-    Voided,
-    Expired,
-    Refused,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Record {
-    lease: u128,
-    pub amount: u64,
-    until_ms: u64,
-    account: u32,
-    /// Neighbours among the records that end at the same time.
-    before: u32,
-    after: u32,
-    next_of_lease: u32,
-    /// Neighbours among the records of the same account.
-    before_of_account: u32,
-    after_of_account: u32,
-    purpose: Purpose,
-    pub fate: Fate,
-    pub for_retries: bool,
-    /// A second sending of its name was told that it has it.
-    pub is_shared: bool,
-}
-
-impl Record {
-    pub(super) fn counted(
-        lease: u128,
-        account: u32,
-        purpose: Purpose,
-        amount: u64,
-        for_retries: bool,
-    ) -> Self {
-        let fate = Fate::Counted;
-        Self { fate, for_retries, ..Self::name_only(lease, account, purpose, fate, amount) }
-    }
-
-    /// A record that only remembers what became of a name.
-    pub(super) fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
-        let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
-        let (before_of_account, after_of_account) = (NONE, NONE);
-        Self {
-            lease,
-            amount,
-            until_ms,
-            account,
-            before,
-            after,
-            next_of_lease,
-            before_of_account,
-            after_of_account,
-            purpose,
-            fate,
-            for_retries: false,
-            is_shared: false,
-        }
-    }
-
-    fn is_anonymous(&self) -> bool {
-        self.lease == 0
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {

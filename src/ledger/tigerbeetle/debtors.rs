@@ -66,12 +66,8 @@ impl Debtors {
             }
             debtor.due_ms = now_ms;
         } else if all.len() < DEBTORS_MAX {
-            let debtor = Debtor {
-                account: Arc::clone(account),
-                due_ms: now_ms,
-                expected_ms: None,
-                forecast: None,
-            };
+            let debtor =
+                Debtor { account: Arc::clone(account), due_ms: now_ms, expected_ms: None, forecast: None };
             all.insert(account.id, debtor);
         }
         drop(all);

@@ -157,9 +157,11 @@ async fn look(shared: &Shared, accounts: Vec<Arc<Account>>) -> Result<Vec<Seen>,
         let owed = found.get(&account.debt_id()).map_or(0, wire::owed);
         account.known.owing().read(owed, asked_at_ms);
         let window_seconds = account.known.owing().window_seconds();
-        let (Some(window_seconds), Some(limit), Some(debt)) =
-            (window_seconds.filter(|_| owed > 0), found.get(&account.id.bits()), found.get(&account.debt_id()))
-        else {
+        let (Some(window_seconds), Some(limit), Some(debt)) = (
+            window_seconds.filter(|_| owed > 0),
+            found.get(&account.id.bits()),
+            found.get(&account.debt_id()),
+        ) else {
             shared.debtors.remove(&account, asked_at_ms);
             continue;
         };

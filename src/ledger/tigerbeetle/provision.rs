@@ -238,7 +238,8 @@ impl Provisioner<'_> {
     /// Finds out what limits owe that repay it before anybody gets anything.
     async fn look_at_debts(&self, wanted: &[Wanted]) -> Result<(), SessionError> {
         let repays = |wanted: &&Wanted| wanted.repays.is_some();
-        let repaying: Vec<&Arc<Account>> = wanted.iter().filter(repays).map(|wanted| &wanted.account).collect();
+        let repaying: Vec<&Arc<Account>> =
+            wanted.iter().filter(repays).map(|wanted| &wanted.account).collect();
         if repaying.is_empty() {
             return Ok(());
         }

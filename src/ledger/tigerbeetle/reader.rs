@@ -112,7 +112,8 @@ impl Reader {
         let (Some(owed), Some(window_seconds)) = (owing.owed(), owing.window_seconds()) else {
             return Ok(schedule);
         };
-        let (capacity, window_ms) = (account.known.funded().unwrap_or(0), u64::from(window_seconds.get()) * 1000);
+        let (capacity, window_ms) =
+            (account.known.funded().unwrap_or(0), u64::from(window_seconds.get()) * 1000);
         Ok(schedule.after_debt(owed, capacity, window_ms, clock::monotonic_ms()))
     }
 
@@ -163,7 +164,12 @@ impl Reader {
             if *there < here {
                 account.known.dispute(now_ms);
             } else {
-                let want = Want { account: Arc::clone(account), capacity: here, overage: Overage::Deny, lifetime_seconds: NonZeroU32::MIN };
+                let want = Want {
+                    account: Arc::clone(account),
+                    capacity: here,
+                    overage: Overage::Deny,
+                    lifetime_seconds: NonZeroU32::MIN,
+                };
                 // If it is busy, the next request finds the same.
                 drop(self.provisioner.try_send(provision::Request::TooHigh(want)));
             }

@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use super::{Core, is_anonymous};
-use crate::ledger::memory::store::{Fate, NONE, Purpose, Record};
-use crate::ledger::{Action, Chain, Hold, Keep, Outcome, Refusal, RefusalCode, Transfer, TransferSet, Verdict};
+use crate::ledger::memory::record::{Fate, Purpose, Record};
+use crate::ledger::memory::store::NONE;
+use crate::ledger::{Action, Chain, Hold, Outcome, Refusal, RefusalCode, Transfer, TransferSet, Verdict};
 use crate::limit::{LimitId, Overage};
 
 /// The accounts of a chain while it is being tried.
@@ -64,27 +65,6 @@ impl Core {
             }
         }
         (trial, Ok(()))
-    }
-
-    /// A reserve that is sent again and that somebody may complete is free only if all of it is still held as it was;
-    /// the first transfer that is not.
-    fn is_still_held(&self, chain: &Chain) -> Result<(), (usize, RefusalCode)> {
-        if chain.keep != Keep::ForRetries {
-            return Ok(());
-        }
-        for (index, transfer) in chain.transfers.iter().enumerate() {
-            let Action::Reserve(hold) = transfer.action else { continue };
-            let slot = self.store.account(transfer.account.id);
-            let code = match self.find(chain, slot, Purpose::Reserve) {
-                Some(record) if record.amount != hold.amount => RefusalCode::ExistsWithDifferentFields,
-                Some(Record { fate: Fate::Counted, .. }) => continue,
-                Some(Record { fate: Fate::Voided, .. }) => RefusalCode::PendingTransferAlreadyVoided,
-                Some(Record { fate: Fate::Expired, .. }) => RefusalCode::PendingTransferExpired,
-                Some(Record { fate: Fate::Refused, .. }) | None => RefusalCode::ExistsWithDifferentFields,
-            };
-            return Err((index, code));
-        }
-        Ok(())
     }
 
     /// One transfer. `Err(None)`: the chain was done before.
@@ -213,7 +193,7 @@ impl Core {
         };
         let available = chain.transfers.iter().map(available).collect();
         let taken = if verdict == Verdict::Done { std::mem::take(&mut trial.taken) } else { SmallVec::new() };
-        Outcome { verdict, available, taken }
+        Outcome { verdict, available, is_repeat: false, taken }
     }
 
     /// What each `TakeUpTo` of a chain that was done before took.

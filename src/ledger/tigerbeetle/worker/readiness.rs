@@ -70,7 +70,13 @@ mod tests {
     #[test]
     fn a_limit_that_repays_lets_nobody_in_before_its_debt_is_known_and_paid() {
         let account = Account::new(LimitKey::new("k"));
-        let hold = |overage| Hold { amount: 1, lifetime_seconds: NonZeroU32::MIN, capacity: 9, overage };
+        let hold = |overage| Hold {
+            amount: 1,
+            lifetime_seconds: NonZeroU32::MIN,
+            capacity: 9,
+            overage,
+            is_exact: true,
+        };
         let reserve = |overage| readiness(&account, Action::Reserve(hold(overage)), 0);
         let owing = account.known.owing();
         assert_eq!(reserve(Overage::Repay), Readiness::NotYet, "nobody has made it");
@@ -96,6 +102,7 @@ mod tests {
             lifetime_seconds: NonZeroU32::MIN,
             capacity,
             overage: Overage::Deny,
+            is_exact: true,
         };
         account.known.set_funded(9, 0);
         account.decrease.begin(5);

@@ -79,10 +79,10 @@ impl Worker<'_> {
             (WorkKind::Claim, _) if work.chain.keep == Keep::ForRetries => {
                 self.inbox.next.push_back(Work { kind: WorkKind::Verify, ..work });
             }
-            (WorkKind::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (WorkKind::Claim, _) => work.answer(Ok(repeat())),
             (WorkKind::Verify, result) => {
-                let verdict = wire::verified(result, work.chain.transfers.len());
-                work.answer(Ok(Outcome::bare(verdict)));
+                let verdict = wire::verified(result, &work.chain);
+                work.answer(Ok(Outcome { verdict, ..repeat() }));
             }
             (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
                 self.took.push(work)
@@ -95,7 +95,7 @@ impl Worker<'_> {
             }
             (WorkKind::Apply, ChainResult::DoneBefore) => {
                 self.note_debts(&work.chain, false);
-                work.answer(Ok(Outcome::bare(Verdict::Done)));
+                work.answer(Ok(repeat()));
             }
             (WorkKind::Apply, ChainResult::Refused(refusal)) => {
                 self.touch(&work.chain);
@@ -232,6 +232,11 @@ fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
         }
         _ => result,
     }
+}
+
+/// It was done by an earlier sending.
+fn repeat() -> Outcome {
+    Outcome { is_repeat: true, ..Outcome::bare(Verdict::Done) }
 }
 
 /// The ledger alone knows how much this chain takes.
