@@ -144,7 +144,7 @@ impl Admission {
         if decreasing != 0 && !leave_out(plan, &mut findings, decreasing) {
             return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
         }
-        let taken = match self.share.take(enforced(plan)) {
+        let taken = match self.share.take(enforced(plan), now_ms, |index| self.free(plan, index)) {
             Ok(taken) => taken,
             Err(kept) if leave_out(plan, &mut findings, kept) => None,
             Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
@@ -351,6 +351,12 @@ impl Admission {
         let failed = failed.map(|requirement| (requirement.account.id, requirement.spec.kind));
         let hint = self.retry.on_denied(failed, &snapshot.retry, now_ms, up_to);
         hint.map_or(RetryHint { ms: snapshot.retry.decreasing_ms }, |(_, hint)| hint)
+    }
+
+    /// What is free of the limit of a requirement, where that costs no round trip.
+    fn free(&self, plan: &Plan, index: usize) -> Option<u64> {
+        let requirement = &plan.requirements[index];
+        self.ledger.peek(&requirement.account, &requirement.spec)
     }
 
     /// What is free on accounts that were not part of the reserve, where that costs no round trip.

@@ -11,7 +11,7 @@ use ahash::AHashMap;
 
 use super::place::LimitId;
 use crate::ledger::Outlook;
-use crate::limit::{Account, LimitSpec};
+use crate::limit::{Account, Kind, LimitSpec};
 use crate::retry::backoff;
 
 /// How often a limit is checked when nobody knows what it gets back, or when others give back to it.
@@ -39,6 +39,20 @@ pub(super) struct Limit {
     refusals: u32,
     /// How many jobs in the queue need it, wherever they wait.
     needed_by: usize,
+}
+
+impl Limit {
+    /// In how many milliseconds so much of it is free if nobody takes any, as far as can be told. A rolling limit has a
+    /// schedule. Most of those who hold a concurrency limit now are done within twice the mean hold.
+    pub(super) fn comes_back_ms(&self, amount: u64, now_ms: u64) -> Option<u64> {
+        match self.spec.kind {
+            Kind::Concurrency { .. } => Some(self.account.mean_hold_ms()?.saturating_mul(2)),
+            Kind::Rolling { .. } => {
+                let at_ms = self.schedule.as_ref()?.fits_at_ms(amount, self.spec.capacity, now_ms)?;
+                Some(at_ms.saturating_sub(now_ms))
+            }
+        }
+    }
 }
 
 impl Limits {

@@ -49,6 +49,7 @@ mod leases;
 
 mod queue;
 mod queue_rows;
+mod queue_share;
 mod queue_simulation;
 mod queue_world;
 #[cfg(feature = "tigerbeetle")]

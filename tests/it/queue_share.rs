@@ -1,0 +1,161 @@
+//! How a limit is shared by jobs that wait and by newcomers that don't, in simulations: neither starves, and what is kept
+//! idle for the queue is no more than its share.
+
+use sluice::queue::JobId;
+
+use crate::queue_simulation::steady;
+use crate::queue_world::{SECOND, World, concurrency, rolling};
+
+/// The queue needs 10 at a time, and newcomers who need 1 ask all the time: what the queue is served of all that is.
+fn part_of_the_queue(share: f64) -> f64 {
+    let mut world = World::new(&[(rolling(60), 60)], 7);
+    world.policy.reserved_share = share;
+    steady(&mut world, 1000, 120, |world| {
+        world.newcomer(0, None);
+    });
+    let start_ms = world.now_ms;
+    (0..60).for_each(|n| {
+        world.run_to(start_ms + n * SECOND);
+        world.newcomer(0, None);
+    });
+    (0..100).for_each(|_| {
+        world.arrive(&[(0, 10)]);
+    });
+    let (from_ms, mut newcomers) = (world.now_ms, 0u64);
+    let before = world.served.len();
+    while world.now_ms < from_ms + 600 * SECOND {
+        world.run_for(100);
+        newcomers += u64::from(world.newcomer(0, None));
+    }
+    let queue = (world.served.len() - before) as f64 * 10.0;
+    let all = queue + newcomers as f64;
+    assert!(all > 500.0, "of 600 only {all} were used");
+    queue / all
+}
+
+#[test]
+fn newcomers_do_not_starve_the_queue() {
+    assert!(part_of_the_queue(0.0) < 0.05, "without a share the queue would starve");
+    for share in [0.25, 0.5, 0.75, 1.0] {
+        let part = part_of_the_queue(share);
+        assert!(part >= share - 0.05, "a share of {share}, and the queue got {part}");
+    }
+}
+
+/// Newcomers ask for 1 of the first limit all the time.
+struct Crowd {
+    every_ms: u64,
+    hold_ms: Option<u64>,
+    asked: u64,
+    admitted: u64,
+    /// Free units that were refused, times the milliseconds for which they were.
+    idle: u64,
+}
+
+impl Crowd {
+    fn new(every_ms: u64, hold_ms: Option<u64>) -> Self {
+        Self { every_ms, hold_ms, asked: 0, admitted: 0, idle: 0 }
+    }
+
+    fn ask_for(&mut self, world: &mut World, seconds: u64) {
+        let until_ms = world.now_ms + seconds * SECOND;
+        while world.now_ms < until_ms {
+            world.run_for(self.every_ms);
+            self.asked += 1;
+            if world.newcomer(0, self.hold_ms) {
+                self.admitted += 1;
+            } else {
+                self.idle += (world.limits[0].1.capacity - world.used(0)) * self.every_ms;
+            }
+        }
+    }
+}
+
+/// 10 at a time, one of them for two minutes, and a job that needs all 10. Others ask for one every 50 ms and hold it for
+/// 400: 8 at a time. Without the job all of them would be admitted.
+fn behind_a_long_holder(share: f64) -> (World, Crowd, JobId) {
+    let mut world = World::new(&[(concurrency(300), 10)], 1);
+    world.policy.reserved_share = share;
+    world.hold_ms = Some(400);
+    assert!(world.newcomer(0, Some(120 * SECOND)));
+    let mut crowd = Crowd::new(50, Some(400));
+    crowd.ask_for(&mut world, 10);
+    assert_eq!(crowd.admitted, crowd.asked, "without a queue everybody is admitted");
+    let job = world.arrive(&[(0, 10)]);
+    (world, Crowd::new(50, Some(400)), job)
+}
+
+#[test]
+fn one_job_does_not_freeze_a_limit() {
+    for share in [0.25, 0.5, 0.75, 1.0] {
+        let (mut world, mut crowd, _) = behind_a_long_holder(share);
+        crowd.ask_for(&mut world, 40);
+        let part = crowd.admitted as f64 / crowd.asked as f64;
+        assert!(part >= 1.0 - share - 0.05, "a share of {share}, and {part} of the others were admitted");
+        let idle = crowd.idle as f64 / (40.0 * 1000.0 * 10.0);
+        assert!(idle <= share + 0.05, "a share of {share}, and {idle} of the limit was kept idle");
+    }
+}
+
+#[test]
+fn a_job_that_needs_all_of_a_limit_gets_it() {
+    for share in [0.1, 0.25, 0.5, 0.75, 1.0] {
+        let (mut world, mut crowd, job) = behind_a_long_holder(share);
+        crowd.ask_for(&mut world, 110);
+        assert_eq!(world.waited_ms(job), None, "somebody still holds one");
+        // From here on everything comes back within T = 400 ms. The unit is T / share or more, so the next kept part will do:
+        // at most the rest of a cycle of 2^k units, which is less than what was waited so far, and one more.
+        let unit_ms = (2.0 * 1.25 * 400.0 / share).max(1000.0) as u64;
+        let before_ms = world.now_ms;
+        while world.waited_ms(job).is_none() && world.now_ms < before_ms + 110 * SECOND {
+            crowd.ask_for(&mut world, 1);
+        }
+        let waited_ms = world.waited_ms(job).expect("it must be served");
+        assert!(waited_ms <= 110 * SECOND + 64 * unit_ms, "a share of {share}: {waited_ms} ms");
+    }
+}
+
+/// The same with holds whose end nobody can foresee: T is the longest of them.
+#[test]
+fn one_after_another_they_all_get_it() {
+    for (share, seed) in [(0.25, 1), (0.5, 2), (0.75, 3)] {
+        let mut world = World::new(&[(concurrency(300), 10)], seed);
+        world.policy.reserved_share = share;
+        world.hold_ms = Some(400);
+        let mut crowd = Crowd::new(50, Some(400));
+        crowd.ask_for(&mut world, 10);
+        let jobs: Vec<JobId> = (0..20).map(|_| world.arrive(&[(0, 10)])).collect();
+        let (from_ms, mut crowd) = (world.now_ms, Crowd::new(50, Some(400)));
+        crowd.ask_for(&mut world, 300);
+        // Each within its first cycle: 2.5 times the mean hold, by the share.
+        let cycle_ms = (2.5 * 600.0 / share).max(1000.0) as u64;
+        for (n, job) in jobs.iter().enumerate() {
+            let served_ms = world.jobs[job].served_ms.expect("it must be served") - from_ms;
+            assert!(
+                served_ms <= (n as u64 + 1) * (cycle_ms + 600),
+                "a share of {share}, job {n}: {served_ms} ms"
+            );
+        }
+        assert!(crowd.admitted * 2 > crowd.asked, "newcomers starved: {} of {}", crowd.admitted, crowd.asked);
+    }
+}
+
+#[test]
+fn a_large_job_gets_a_rolling_limit_that_newcomers_use_up() {
+    for share in [0.25, 0.5, 0.75, 1.0] {
+        // 60 a minute, all used, and others ask for 10 a second.
+        let mut world = World::new(&[(rolling(60), 60)], 5);
+        world.policy.reserved_share = share;
+        let mut crowd = Crowd::new(100, None);
+        crowd.ask_for(&mut world, 300);
+        let job = world.arrive(&[(0, 50)]);
+        let mut crowd = Crowd::new(100, None);
+        crowd.ask_for(&mut world, 600);
+        let waited_ms = world.waited_ms(job).unwrap_or(u64::MAX);
+        // T is a minute at most: the first cycle is enough.
+        let bound_ms = (60.0 * 1.25 / share) as u64 * SECOND;
+        assert!(waited_ms <= bound_ms, "a share of {share}: {waited_ms} ms");
+        // All that the job left of 600 + 60 is theirs in the end.
+        assert!(crowd.admitted >= 500, "a share of {share}: {} were admitted", crowd.admitted);
+    }
+}
