@@ -21,6 +21,11 @@ run: ## serve on the memory ledger with config/ (more flags: make run ARGS='--gr
 test: lint $(if $(wildcard deny.toml),deny) ## everything: format, lints, unit, integration, real TigerBeetle, real Envoy
 	$(WITH_TOOLS) cargo test $(LOCKED) --all-features
 
+.PHONY: torture
+torture: ## slabs through as many simulated faults as one likes: make torture SEEDS=10000 [FIRST=seed]
+	SLUICE_SEEDS=$(or $(SEEDS),1000) SLUICE_FIRST_SEED=$(FIRST) \
+		cargo test $(LOCKED) --release --test it slab_simulation::torture -- --exact --include-ignored --nocapture
+
 .PHONY: lint
 lint: tools ## format and clippy, warnings are errors
 	cargo fmt --check

@@ -18,9 +18,9 @@ use sluice::config::settings::value::Listen;
 use sluice::config::{Document, load, load_limits};
 use sluice::grpc::rls;
 use sluice::ledger::memory::Memory;
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer};
+use sluice::ledger::{Accounts, Action, Chain, Hold, Keep, Transfer};
+use sluice::limit::LeaseId;
 use sluice::limit::key::Entry;
-use sluice::limit::{Accounts, LeaseId};
 use sluice::registry::{Ask, Registry};
 use sluice::service::Service;
 use sluice::snapshot::Snapshot;
@@ -118,7 +118,7 @@ fn pure(c: &mut Criterion) {
             });
             let lease = LeaseId::fresh(now_ms, fastrand::u128(..));
             let chain = Chain { lease, keep: Keep::Nothing, transfers: transfers.collect() };
-            memory.apply(black_box(&chain), now_ms)
+            memory.apply_at(black_box(&chain), now_ms)
         });
     });
     group.finish();

@@ -93,12 +93,13 @@ fi
 
 # 4. The environment. No spaces or quotes, so that both a shell and make can read it.
 #    TB_CLIENT_DEBUG: debug and release builds link the same optimised client, which is built once.
-#    BINDGEN_EXTRA_CLANG_ARGS: libclang finds stddef.h without a clang on the machine.
+#    BINDGEN_EXTRA_CLANG_ARGS: libclang finds stddef.h without a clang on the machine. As the resource directory and
+#    not with -isystem: if there is a clang, bindgen puts its headers first, and two stdint.h would guard each other away.
 cat >.tools/env.tmp <<EOF
 export ZIG_PATH=$PWD/.tools/bin/zig-narrow
 export TB_CLIENT_DEBUG=false
 export LIBCLANG_PATH=$site/clang/native
-export BINDGEN_EXTRA_CLANG_ARGS=-isystem$site/ziglang/lib/include
+export BINDGEN_EXTRA_CLANG_ARGS=-resource-dir=$site/ziglang/lib
 export SLUICE_TEST_TIGERBEETLE=$PWD/.tools/bin/tigerbeetle
 export SLUICE_TEST_ENVOY=$PWD/.tools/bin/envoy
 EOF

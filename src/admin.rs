@@ -25,6 +25,7 @@ mod gate;
 mod json;
 mod lease;
 mod limits;
+mod peer;
 mod retry;
 mod rlconfig;
 

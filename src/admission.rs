@@ -1,27 +1,34 @@
 //! The decision: one request in, one answer out.
 //!
-//! A ladder of refusals in the order below, then one atomic reserve. Nothing is charged unless everything is. Knows
+//! A list of refusals in the order below, then one atomic reserve. Nothing is charged unless everything is. Knows
 //! neither protobuf nor HTTP, and never reads a balance to decide.
 
-mod answer;
+mod attempt;
 mod chain;
-mod offer;
+mod decision;
+mod findings;
+mod quota;
+mod shadow;
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::chain::{UndoOnDrop, chain_of, chain_of_one, lease_id};
+use self::chain::{chain_of, lease_id, undo_of};
+use self::findings::{Findings, charged, never_fits};
 
-pub use self::answer::{Code, Decision, Denial, Status};
-pub use self::offer::Offered;
+pub use self::attempt::Attempt;
+pub use self::decision::{Decision, Denial, DescriptorStatus};
 use crate::clock;
-use crate::ledger::{self, Ledger, LedgerError, OnFailure, Outcome, Refusal, Verdict};
-use crate::limit::{Accounts, LeaseId};
+use crate::ledger::{
+    Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
+};
+use crate::limit::{LeaseId, LimitId, RequirementSet};
 use crate::queue::share::{Share, Taken};
-use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
-use crate::retry::{Retry, RetryHint};
-use crate::snapshot::Snapshot;
+use crate::registry::{Ask, Enforcement, Plan, PlanError};
+use crate::retry::policy::RetryPolicy;
+use crate::retry::{self, RetryHint};
+use crate::snapshot::{Domain, Snapshot};
 use crate::telemetry::{Metrics, Reason};
 
 /// One request, as the domain sees it.
@@ -61,46 +68,29 @@ const ATTEMPTS_MAX: u32 = 64;
 /// What deciding needs, shared by every way in.
 #[derive(Debug)]
 pub struct Admission {
-    pub ledger: Ledger,
+    pub ledger: LiveLedger,
     pub accounts: Accounts,
-    pub retry: Retry,
     /// Keeps a share of each limit for those who wait for it.
     pub share: Arc<Share>,
     pub metrics: Arc<Metrics>,
 }
 
-/// What was found out about the requirements of a request; bit n stands for requirement n.
-#[derive(Debug, Default)]
-struct Findings {
-    failed: u32,
-    /// Quota requirements that are over and were left out for it, and shadow ones that could not be counted.
-    left_out: u32,
-    available: SmallVec<[Option<u64>; 4]>,
-}
-
-impl Findings {
-    fn of(plan: &Plan) -> Self {
-        Self { available: plan.requirements.iter().map(|_| None).collect(), ..Self::default() }
-    }
-
-    /// What is known of a balance may be a sample from before; a refusal proves that less is left than was asked for.
-    fn believe_the_refusal(&mut self, plan: &Plan) {
-        for (index, requirement) in plan.requirements.iter().enumerate() {
-            if self.failed & (1 << index) != 0 {
-                let most = requirement.amount.saturating_sub(1);
-                self.available[index] = Some(self.available[index].map_or(most, |left| left.min(most)));
-            }
-        }
-    }
+/// What became of a reserve.
+enum Reserved {
+    Held(LeaseId),
+    Refused(RefusalCode),
+    /// The ledger did not answer, and that is a yes. Nothing is held.
+    NotAsked,
 }
 
 impl Admission {
     pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
         let started = clock::instant();
-        let decided = self.climb(snapshot, request).await;
+        let domain = snapshot.domain(request.domain);
+        let decided = self.decide_uncounted(snapshot, domain, request).await;
         self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
         let decision = decided?;
-        let counters = snapshot.counters(request.domain);
+        let counters = &domain.counters;
         match &decision.denial {
             None => counters.allowed(decision.reason),
             Some(denial) => {
@@ -113,18 +103,24 @@ impl Admission {
         Ok(decision)
     }
 
-    /// The ladder. The order of the rungs is the specification.
-    async fn climb(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
+    /// First the plan, then the budget, then the limits: the order of the refusals is the specification. So a request that is
+    /// invalid spends no budget.
+    async fn decide_uncounted(
+        &self,
+        snapshot: &Snapshot,
+        domain: &Domain,
+        request: &Request<'_>,
+    ) -> Result<Decision, DecideError> {
         let now_ms = clock::monotonic_ms();
-        if let Err(hint) = self.within_budget(snapshot, request, now_ms) {
+        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
+        if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
-        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
         self.admit(snapshot, &plan, name, now_ms).await
     }
 
-    /// The rungs below the plan, for those who know what they want.
+    /// What follows the plan, for those who know what they want.
     pub async fn admit(
         &self,
         snapshot: &Snapshot,
@@ -134,31 +130,37 @@ impl Admission {
     ) -> Result<Decision, DecideError> {
         let mut findings = Findings::of(plan);
         let never = never_fits(plan);
-        if never != 0 && !leave_out(plan, &mut findings, never) {
+        if !never.is_empty() && !findings.leave_out(plan, never) {
             findings.failed |= never;
             self.count_per_limit(plan, &findings);
             self.peek_the_rest(plan, &mut findings);
             return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
         }
         let decreasing = self.looks_at_decreasing(plan);
-        if decreasing != 0 && !leave_out(plan, &mut findings, decreasing) {
+        if !decreasing.is_empty() && !findings.leave_out(plan, decreasing) {
             return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
         }
         let taken = match self.share.take(enforced(plan), now_ms, |index| self.free(plan, index)) {
             Ok(taken) => taken,
-            Err(kept) if leave_out(plan, &mut findings, kept) => None,
+            Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
         };
         // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
         let reserved_at_unix_ms = clock::unix_ms();
         let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
-            Ok(Ok(id)) => id,
-            Ok(Err(code)) => {
+            Ok(Reserved::Held(id)) => id,
+            Ok(Reserved::NotAsked) => return Ok(Decision::unasked(plan, &Findings::of(plan))),
+            Ok(Reserved::Refused(RefusalCode::NotAsked)) => {
+                let hint_ms = snapshot.retry.decreasing_ms;
+                let findings = Findings::all_failed(plan);
+                return Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)));
+            }
+            Ok(Reserved::Refused(code)) => {
                 let reason = reason_of(code);
                 self.count_per_limit(plan, &findings);
-                let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
+                let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
                 self.peek_the_rest(plan, &mut findings);
-                if code == ledger::Code::ExceedsCredits {
+                if code == RefusalCode::ExceedsCredits {
                     findings.believe_the_refusal(plan);
                 }
                 let denied = Decision::denied(plan, &findings, reason, Some(hint.ms));
@@ -166,28 +168,23 @@ impl Admission {
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
-                findings.failed = everything(plan);
+                findings.failed = RequirementSet::first(plan.requirements.len());
                 return Ok(Decision::denied(plan, &findings, Reason::QueueFull, Some(hint.ms)));
             }
-            Err(error) => return self.without_ledger(snapshot, plan, error),
+            Err(error) => return Err(error.into()),
         };
         // From here on it succeeds.
         taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
-        self.retry.on_allowed(charged(plan, &findings).map(|requirement| requirement.account.id), now_ms);
-        for requirement in charged(plan, &findings) {
-            requirement.account.end_decreasing();
-            requirement.account.spend_sample(requirement.amount);
-        }
+        note_allowed(plan, &findings, &snapshot.retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
-        Ok(Decision::allowed(plan, &findings, id, reserved_at_unix_ms))
+        Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
     }
 
     /// The denial of what no wait would ever let pass.
     pub fn never(&self, plan: &Plan) -> Option<Denial> {
-        let never = never_fits(plan);
-        let requirement = plan.requirements.get(never.trailing_zeros() as usize)?;
+        let requirement = &plan.requirements[never_fits(plan).lowest()?];
         let limit = Some(requirement.account.key.clone());
         Some(Denial { limit, reason: Reason::NeverFits, retry_after_ms: None })
     }
@@ -197,42 +194,9 @@ impl Admission {
         lease_id(plan, name, 0, clock::unix_ms())
     }
 
-    /// Gives back what was reserved for a caller that left before it was told.
-    pub fn give_back(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) {
-        self.ledger.give_back(chain_of(plan, name, id, 0).0);
-    }
-
-    /// The ledger failed and said nothing: `on_failure` decides.
-    fn without_ledger(
-        &self,
-        snapshot: &Snapshot,
-        plan: &Plan,
-        error: LedgerError,
-    ) -> Result<Decision, DecideError> {
-        let mut findings = Findings::of(plan);
-        match self.ledger.on_failure() {
-            OnFailure::Allow => Ok(Decision::unasked(plan, &findings)),
-            OnFailure::Deny => {
-                let hint_ms = snapshot.retry.decreasing_ms;
-                findings.failed = everything(plan);
-                Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)))
-            }
-            OnFailure::Error | OnFailure::Local { .. } => Err(error.into()),
-        }
-    }
-
-    fn within_budget(
-        &self,
-        snapshot: &Snapshot,
-        request: &Request<'_>,
-        now_ms: u64,
-    ) -> Result<(), RetryHint> {
-        if request.is_retry {
-            self.retry.admit_retry(&snapshot.retry, now_ms, up_to)
-        } else {
-            self.retry.on_original(now_ms);
-            Ok(())
-        }
+    /// The chain that gives back a reservation of all of this plan.
+    pub(crate) fn undo(&self, plan: &Plan, name: Name<'_>, id: &LeaseId) -> Chain {
+        undo_of(plan, &Findings::of(plan), name, id)
     }
 
     /// One atomic reserve of everything that can deny. A quota descriptor that is over is left out and the rest is
@@ -243,28 +207,38 @@ impl Admission {
         name: Name<'_>,
         now_unix_ms: u64,
         findings: &mut Findings,
-    ) -> Result<Result<LeaseId, ledger::Code>, LedgerError> {
+    ) -> Result<Reserved, LedgerError> {
         let mut attempt = 0;
         loop {
             let lease = lease_id(plan, name, attempt, now_unix_ms);
             let (chain, members) = chain_of(plan, name, &lease, findings.left_out);
             if members.is_empty() {
-                return Ok(Ok(lease));
+                return Ok(Reserved::Held(lease));
             }
-            let Outcome { verdict, available } = self.ledger.apply(chain).await?;
+            let Outcome { verdict, available } = self.ledger.apply(&chain).await?;
             for (&member, available) in members.iter().zip(available) {
                 findings.available[member] = Some(available);
             }
-            let Verdict::Refused(refusal) = verdict else { return Ok(Ok(lease)) };
-            let failed = failed_requirements(&members, refusal);
+            let refusal = match verdict {
+                Verdict::Done => return Ok(Reserved::Held(lease)),
+                Verdict::NotAsked => return Ok(Reserved::NotAsked),
+                Verdict::Refused(refusal) => refusal,
+            };
             let may_rename = !matches!(name, Name::Lease(_)) && attempt < ATTEMPTS_MAX;
-            if refusal.code == ledger::Code::Abandoned && may_rename {
-                attempt += 1;
-                continue;
-            }
-            if !leave_out(plan, findings, failed) {
-                findings.failed |= failed;
-                return Ok(Err(refusal.code));
+            let is_decided = match refusal.code {
+                RefusalCode::Abandoned if may_rename => false,
+                RefusalCode::NotAsked => true,
+                _ => {
+                    let failed = failed_requirements(&members, refusal);
+                    let is_decided = !findings.leave_out(plan, failed);
+                    if is_decided {
+                        findings.failed |= failed;
+                    }
+                    is_decided
+                }
+            };
+            if is_decided {
+                return Ok(Reserved::Refused(refusal.code));
             }
             attempt += 1;
         }
@@ -276,81 +250,51 @@ impl Admission {
         snapshot: &Snapshot,
         plan: &Plan,
         mut findings: Findings,
-        failed: u32,
+        failed: RequirementSet,
         reason: Reason,
         now_ms: u64,
     ) -> Decision {
         findings.failed |= failed;
         self.count_per_limit(plan, &findings);
-        let hint = self.hint(snapshot, plan, &findings, reason, now_ms);
+        let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
         self.peek_the_rest(plan, &mut findings);
         Decision::denied(plan, &findings, reason, Some(hint.ms))
     }
 
     /// The requirements that only look at a limit, where it holds more than its capacity. Who takes from one hears it from
     /// the ledger.
-    fn looks_at_decreasing(&self, plan: &Plan) -> u32 {
+    fn looks_at_decreasing(&self, plan: &Plan) -> RequirementSet {
         let looks = plan.requirements.iter().enumerate();
         let looks = looks.filter(|(_, r)| r.amount == 0 && r.enforcement != Enforcement::Shadow);
         let decreasing = looks.filter(|(_, r)| self.ledger.is_decreasing(&r.account, &r.spec));
-        decreasing.fold(0, |mask, (index, _)| mask | 1 << index)
+        decreasing.map(|(index, _)| index).collect()
     }
 
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
     fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
         for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
-            let over = (findings.failed | findings.left_out) & (1 << index) != 0;
-            self.metrics.limit_decided(requirement.account.key.as_str(), !over);
+            let is_over = (findings.failed | findings.left_out).contains(index);
+            self.metrics.limit_decided(requirement.account.key.as_str(), !is_over);
         }
-    }
-
-    /// Shadow limits count what was admitted and never deny: each is a chain of its own, after the real one.
-    async fn count_shadows(&self, plan: &Plan, name: Name<'_>, lease: &LeaseId, findings: &mut Findings) {
-        let is_shadow = |requirement: &Requirement| requirement.enforcement == Enforcement::Shadow;
-        if !plan.requirements.iter().any(is_shadow) {
-            return;
-        }
-        // The caller may leave while this waits for the ledger.
-        let undo = UndoOnDrop::new(&self.ledger, chain_of(plan, name, lease, findings.left_out).0);
-        for (index, requirement) in plan.requirements.iter().enumerate() {
-            if !is_shadow(requirement) || requirement.amount == 0 {
-                continue;
-            }
-            // A ledger that fails now costs a count of a limit that denies nobody.
-            let counted = self.ledger.apply(chain_of_one(requirement, name, lease)).await;
-            let counted = counted.is_ok_and(|Outcome { verdict, available }| {
-                findings.available[index] = available.first().copied();
-                if verdict != Verdict::Done {
-                    self.metrics.shadow_denied(&requirement.spec.origin);
-                }
-                verdict == Verdict::Done
-            });
-            if !counted {
-                findings.left_out |= 1 << index;
-            }
-        }
-        undo.keep();
     }
 
     /// The largest hint over the requirements that failed.
     fn hint(
         &self,
-        snapshot: &Snapshot,
+        policy: &RetryPolicy,
         plan: &Plan,
         findings: &Findings,
         reason: Reason,
         now_ms: u64,
     ) -> RetryHint {
-        let failed = (0..plan.requirements.len()).filter(|n| findings.failed & (1 << n) != 0);
-        let mut failed = failed.map(|n| &plan.requirements[n]);
+        let mut failed = findings.failed.iter().map(|index| &plan.requirements[index]);
         if reason == Reason::LimitDecreasing {
-            let since_ms =
-                failed.next().map_or(now_ms, |requirement| requirement.account.decreasing_since_ms(now_ms));
-            return RetryHint::decreasing(&snapshot.retry, now_ms.saturating_sub(since_ms));
+            let since_ms = failed.next().and_then(|requirement| requirement.account.decreasing_since_ms());
+            return RetryHint::decreasing(policy, now_ms.saturating_sub(since_ms.unwrap_or(now_ms)));
         }
-        let failed = failed.map(|requirement| (requirement.account.id, requirement.spec.kind));
-        let hint = self.retry.on_denied(failed, &snapshot.retry, now_ms, up_to);
-        hint.map_or(RetryHint { ms: snapshot.retry.decreasing_ms }, |(_, hint)| hint)
+        let failed = failed.map(|requirement| (&requirement.account.hints, requirement.spec.kind));
+        let hint = retry::on_denied(failed, policy, now_ms, up_to);
+        hint.map_or(RetryHint { ms: policy.decreasing_ms }, |(_, hint)| hint)
     }
 
     /// What is free of the limit of a requirement, where that costs no round trip.
@@ -369,7 +313,7 @@ impl Admission {
                 *available = Some(peeked.unwrap_or_else(first_seen));
             }
             // Whatever was guessed: what did not fit is not left.
-            if findings.failed & (1 << index) != 0 {
+            if findings.failed.contains(index) {
                 *available = available.map(|left| left.min(requirement.amount.saturating_sub(1)));
             }
         }
@@ -377,60 +321,18 @@ impl Admission {
 }
 
 /// What each requirement takes of its limit; a shadow takes nothing that others could lack.
-fn enforced(plan: &Plan) -> impl Iterator<Item = (u128, u64)> + Clone {
+fn enforced(plan: &Plan) -> impl Iterator<Item = (LimitId, u64)> + Clone {
     plan.requirements.iter().map(|requirement| {
         let is_shadow = requirement.enforcement == Enforcement::Shadow;
         (requirement.account.id, if is_shadow { 0 } else { requirement.amount })
     })
 }
 
-/// The requirements that no wait would ever let pass.
-fn never_fits(plan: &Plan) -> u32 {
-    let all = plan.requirements.iter().enumerate();
-    let never = all.filter(|(_, r)| r.amount > r.spec.capacity && r.enforcement != Enforcement::Shadow);
-    never.fold(0, |mask, (index, _)| mask | 1 << index)
-}
-
-/// Leaves out the quota descriptors that `failed` puts over. False if that doesn't help: a limit that is nobody's quota
-/// failed, or no quota descriptor is left.
-fn leave_out(plan: &Plan, findings: &mut Findings, failed: u32) -> bool {
-    if failed & !quota_mask(plan) != 0 {
-        return false;
-    }
-    let mut left = false;
-    let mut still_needed = 0;
-    for wanted in &plan.descriptors {
-        if let Wanted::Limited { requirements, enforcement } = *wanted {
-            let over = requirements & (failed | findings.left_out) != 0;
-            if enforcement == Enforcement::Quota && !over {
-                left = true;
-            }
-            if enforcement != Enforcement::Quota || !over {
-                still_needed |= requirements;
-            }
-        }
-    }
-    if left {
-        findings.failed |= failed;
-        findings.left_out |= failed | (quota_mask(plan) & !still_needed);
-    }
-    left
-}
-
-fn quota_mask(plan: &Plan) -> u32 {
-    let quota = plan.requirements.iter().enumerate().filter(|(_, r)| r.enforcement == Enforcement::Quota);
-    quota.fold(0, |mask, (index, _)| mask | 1 << index)
-}
-
-fn charged<'p>(plan: &'p Plan, findings: &Findings) -> impl Iterator<Item = &'p Requirement> {
-    let left_out = findings.left_out;
-    let all = plan.requirements.iter().enumerate();
-    all.filter(move |(index, r)| r.amount > 0 && left_out & (1 << index) == 0).map(|(_, r)| r)
-}
-
-/// Nobody was asked, so nobody is excepted.
-fn everything(plan: &Plan) -> u32 {
-    (0..plan.requirements.len()).fold(0, |mask, index| mask | 1 << index)
+/// The limits that were charged said yes.
+fn note_allowed(plan: &Plan, findings: &Findings, policy: &RetryPolicy, now_ms: u64) {
+    let hints =
+        charged(plan, findings).map(|requirement| (&requirement.account.hints, requirement.spec.kind));
+    retry::on_allowed(hints, policy, now_ms);
 }
 
 /// Jitter; nothing secret.
@@ -438,21 +340,40 @@ fn up_to(n: u64) -> u64 {
     fastrand::u64(0..=n)
 }
 
-fn failed_requirements(members: &[usize], refusal: Refusal) -> u32 {
-    let failed = members.iter().enumerate().filter(|(place, _)| refusal.failed & (1 << place) != 0);
-    failed.fold(0, |mask, (_, member)| mask | 1 << member)
+fn failed_requirements(members: &[usize], refusal: Refusal) -> RequirementSet {
+    refusal.failed.iter().map(|place| members[place]).collect()
 }
 
-fn reason_of(code: ledger::Code) -> Reason {
+fn reason_of(code: RefusalCode) -> Reason {
     match code {
-        ledger::Code::LimitDecreasing => Reason::LimitDecreasing,
+        RefusalCode::LimitDecreasing => Reason::LimitDecreasing,
         // A name that was given back is like one that was refused: another one is needed.
-        ledger::Code::ExceedsCredits | ledger::Code::IdAlreadyFailed | ledger::Code::Abandoned => {
+        RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed | RefusalCode::Abandoned => {
             Reason::OverLimit
         }
-        ledger::Code::ExistsWithDifferentFields
-        | ledger::Code::PendingTransferNotFound
-        | ledger::Code::PendingTransferExpired
-        | ledger::Code::PendingTransferAlreadyVoided => Reason::BackendError,
+        RefusalCode::ExistsWithDifferentFields
+        | RefusalCode::PendingTransferNotFound
+        | RefusalCode::PendingTransferExpired
+        | RefusalCode::PendingTransferAlreadyVoided
+        | RefusalCode::NotAsked => Reason::BackendError,
     }
+}
+
+/// A tenant is whoever has a limit of its own: the first limit of the request that no name is shared by.
+fn within_budget(
+    snapshot: &Snapshot,
+    domain: &Domain,
+    request: &Request<'_>,
+    plan: &Plan,
+    now_ms: u64,
+) -> Result<(), RetryHint> {
+    let Some(budget) = &domain.budget else { return Ok(()) };
+    if !request.is_retry {
+        budget.record_original(now_ms);
+        return Ok(());
+    }
+    let mut accounts = plan.requirements.iter().map(|requirement| &requirement.account);
+    let own = accounts.find(|account| snapshot.registry.get_named(account.key.as_str()).is_none());
+    let tenant = own.map(|account| account.id);
+    retry::admit_retry(budget, tenant, &snapshot.retry, now_ms, up_to)
 }

@@ -3,6 +3,7 @@
 //! Envoy's messages are in [`check`], those of the lease API in [`lease`] and [`queue`], errors in [`error`]. Knows no sockets, routes or
 //! framing, and decides nothing: what is asked for goes to [`crate::service`].
 
+pub mod delivery;
 pub mod pb;
 
 pub(crate) mod check;

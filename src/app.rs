@@ -15,16 +15,15 @@ use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
 use crate::config::settings;
 use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
-use crate::config::settings::value::{self, LedgerUri, Listen};
+use crate::config::settings::value::{LedgerUri, Listen};
 use crate::config::{Loaded, Problem, Settings};
 use crate::control::{Composed, Control, files, with_api};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
-use crate::ledger::{Backend, CapacityEvent, Ledger, OnFailure};
-use crate::limit::Accounts;
+use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
+use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger};
 use crate::listen::Listener;
-use crate::retry::Retry;
 use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
@@ -105,13 +104,7 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission {
-            ledger,
-            accounts,
-            retry: Retry::default(),
-            share: Arc::default(),
-            metrics: Arc::clone(&metrics),
-        };
+        let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, leases, metrics));
         let supervisor = Supervisor::new();
@@ -173,6 +166,7 @@ impl App {
         self.service.leases.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
         self.stop_admin.cancel();
+        self.control.close().await;
         // Idle connections may stay open; nothing is promised on them.
         self.tasks.stop(TASKS_END_WITHIN).await;
     }
@@ -223,59 +217,31 @@ fn unfit(state: &State, problems: &[Problem]) -> Broken {
 
 type Events = mpsc::UnboundedSender<CapacityEvent>;
 
-fn open_ledger(settings: &Settings, metrics: &Arc<Metrics>, events: Events) -> Result<Ledger, StartError> {
-    let on_failure = match settings.ledger.on_failure {
-        value::OnFailure::Error => OnFailure::Error,
-        value::OnFailure::Allow => OnFailure::Allow,
-        value::OnFailure::Deny => OnFailure::Deny,
-        value::OnFailure::Local => OnFailure::Local { share: settings.ledger.local_share.get() },
-    };
-    let backend = match &settings.ledger.uri {
+fn open_ledger(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+    events: Events,
+) -> Result<LiveLedger, StartError> {
+    let ledger = &settings.ledger;
+    let backend = match &ledger.uri {
         LedgerUri::Memory => {
             metrics.ledger_up.set(1);
             Backend::Memory(Memory::default())
         }
         LedgerUri::TigerBeetle { cluster, addresses } => {
-            open_tigerbeetle(settings, metrics, *cluster, addresses, events)?
+            let options = TigerBeetleOptions {
+                cluster: Cluster { id: *cluster, addresses: addresses.clone() },
+                transfer_ids: ledger.transfer_ids,
+                timeout: Duration::from_millis(ledger.timeout_ms),
+                queue_max: ledger.queue_max,
+                sums: true,
+                events: Some(events),
+            };
+            let started = TigerBeetle::start(options, Arc::clone(metrics));
+            Backend::TigerBeetle(started.map_err(StartError::Ledger)?)
         }
     };
-    Ok(Ledger::new(backend, on_failure, Arc::clone(metrics)))
-}
-
-#[cfg(feature = "tigerbeetle")]
-fn open_tigerbeetle(
-    settings: &Settings,
-    metrics: &Arc<Metrics>,
-    cluster: u128,
-    addresses: &[String],
-    events: Events,
-) -> Result<Backend, StartError> {
-    use crate::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
-    let options = Options {
-        cluster: Cluster { id: cluster, addresses: addresses.to_vec() },
-        transfer_ids: match settings.ledger.transfer_ids {
-            value::TransferIds::TimeOrdered => TransferIds::TimeOrdered,
-            value::TransferIds::Sha256 => TransferIds::Sha256,
-        },
-        timeout: Duration::from_millis(settings.ledger.timeout_ms),
-        queue_max: settings.ledger.queue_max,
-        sums: true,
-        events: Some(events),
-    };
-    Ok(Backend::TigerBeetle(TigerBeetle::start(options, Arc::clone(metrics))))
-}
-
-#[cfg(not(feature = "tigerbeetle"))]
-fn open_tigerbeetle(
-    _: &Settings,
-    _: &Arc<Metrics>,
-    _: u128,
-    _: &[String],
-    _: Events,
-) -> Result<Backend, StartError> {
-    let text = "this binary was built without TigerBeetle: build it with `make build-tigerbeetle` \
-                (cargo's feature `tigerbeetle`), or use --ledger memory";
-    Err(StartError::Ledger(text.to_owned()))
+    Ok(Failover::new(backend, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
 }
 
 /// Frees what expired and tells health checks what readiness is.

@@ -112,12 +112,23 @@ impl Control {
         self.forget(&mut self.owned.lock().await.state, keys).await;
     }
 
+    /// Nothing changes any more: what is remembered is left in the one file of record.
+    pub(crate) async fn close(&self) {
+        let mut owned = self.owned.lock().await;
+        match saved(owned.state.clone(), State::settle_limits).await {
+            Ok(state) => owned.state = state,
+            Err(error) => tracing::warn!(%error, "the journal of the limits is left beside limits.json"),
+        }
+    }
+
     async fn forget(&self, state: &mut State, keys: &[LimitKey]) {
         if keys.is_empty() {
             return;
         }
         let mut next = state.clone();
-        keys.iter().for_each(|key| next.remove(key.as_str()));
+        for key in keys {
+            next.remove(key.as_str());
+        }
         match saved(next, State::save_limits).await {
             Ok(next) => {
                 *state = next;
@@ -130,6 +141,6 @@ impl Control {
 }
 
 /// Writes it to the disk, off the threads that answer; it may take the place of the old one only after that.
-async fn saved(next: State, save: fn(&State) -> std::io::Result<()>) -> std::io::Result<State> {
-    tokio::task::spawn_blocking(move || save(&next).map(|()| next)).await?
+async fn saved(mut next: State, save: fn(&mut State) -> std::io::Result<()>) -> std::io::Result<State> {
+    tokio::task::spawn_blocking(move || save(&mut next).map(|()| next)).await?
 }

@@ -48,6 +48,21 @@ impl Lease {
         let lifetimes = self.held.iter().map(|held| held.lifetime_ms());
         self.reserved_at_unix_ms.saturating_add(lifetimes.max().unwrap_or(0))
     }
+
+    /// Whether both hold as much of the same limits, in whatever order.
+    pub(crate) fn holds_the_same(&self, other: &Lease) -> bool {
+        let wants = other.held.iter().map(|held| (held.key.as_str(), held.amount));
+        self.holds(wants)
+    }
+
+    /// Whether it holds this much of these limits, each of which is there once, and no more.
+    pub(crate) fn holds<'a>(&self, wants: impl ExactSizeIterator<Item = (&'a str, u64)>) -> bool {
+        let mut wants = wants;
+        wants.len() == self.held.len()
+            && wants.all(|(key, amount)| {
+                self.held.iter().any(|held| held.key.as_str() == key && held.amount == amount)
+            })
+    }
 }
 
 impl Held {

@@ -2,8 +2,8 @@
 //!
 //! Plain data that is valid once it exists. Knows nothing of descriptors, ledgers or the wire.
 
-pub mod account;
-pub mod definition;
+mod bit_set;
+mod definition;
 pub mod id;
 pub mod key;
 pub mod unit;
@@ -11,9 +11,9 @@ pub mod unit;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-pub use account::{Account, Accounts};
+pub use bit_set::BitSet;
 pub use definition::Definition;
-pub use id::LeaseId;
+pub use id::{LeaseId, LimitId};
 pub use key::LimitKey;
 pub use unit::Unit;
 
@@ -23,6 +23,9 @@ pub const REQUIREMENTS_MAX: usize = 32;
 /// The entry that makes a descriptor a completion, and the metadata that it comes from. Sluice takes that entry for itself:
 /// it matches no limit and marks no retry.
 pub const COMPLETION_ENTRY: &str = "lease_id";
+
+/// Some of the requirements of a request, by their places in it.
+pub type RequirementSet = BitSet;
 
 /// How a reservation gives its capacity back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -220,11 +220,6 @@ impl Queue {
         }
     }
 
-    /// Whoever has something under way for the queue stops then.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.is_cancelled()
-    }
-
     fn next_due_ms(&self) -> Option<u64> {
         self.places.lock().next_due_ms()
     }

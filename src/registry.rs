@@ -1,11 +1,12 @@
 //! The limits of all files as one immutable snapshot, and the requirements that a request has under it.
 //!
-//! Pure: no clock, no ledger, no I/O. A reload builds a new one; a request uses one from start to end.
+//! Pure: it reads no clock, asks no ledger and does no I/O. It only knows which account of the ledger a limit has. A
+//! reload builds a new one; a request uses one from start to end.
 
-pub mod pattern;
-pub mod plan;
+mod pattern;
+mod plan;
 
-pub mod tree;
+pub(crate) mod tree;
 
 pub mod changes;
 pub mod outline;
@@ -14,12 +15,12 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use crate::ledger::Want;
+use crate::ledger::{Account, Accounts, Want};
 use crate::limit::key::Entry;
-use crate::limit::{Account, Accounts, LimitKey, LimitSpec};
+use crate::limit::{LimitKey, LimitSpec};
 
 pub use plan::{Ask, Enforcement, OverrideLimit, Plan, PlanError, Requirement, Wanted};
-pub use tree::{Level, Node, Rule, Target};
+pub use tree::{Level, Node, PlaceError, Rule, Target};
 
 /// A limit with a name of its own, shared by whatever refers to it.
 #[derive(Debug)]

@@ -1,14 +1,15 @@
 //! When to come back: hints for the refused, a budget for retries, one backoff for our own waits.
 //!
 //! A denied client that retries at once is the outage. This module is what admission asks after it has decided:
-//! [`Retry`] remembers what the hints depend on, [`policy::RetryPolicy`] is what the operator wrote, [`RetryHint`]
-//! is what the client hears. It never reads the ledger, a clock or the wire: time, randomness and the policy of the
-//! request's snapshot come as arguments. Randomness is a function that gives a number in `0..=n`.
+//! [`Hints`] is what each limit remembers for its hints, [`RetryBudget`] what each domain remembers of its retries,
+//! [`policy::RetryPolicy`] is what the operator wrote, [`RetryHint`] is what the client hears. It never reads the ledger, a clock or the wire: time,
+//! randomness and the policy of the request's snapshot come as arguments. Randomness is a function that gives a number
+//! in `0..=n`.
 
 pub mod policy;
 
-pub mod hint;
-pub mod streaks;
+mod hint;
+mod hints;
 
 pub mod eta;
 
@@ -19,22 +20,12 @@ pub mod backoff;
 
 use std::num::NonZeroU32;
 
-use crate::limit::Kind;
+use crate::limit::{Kind, LimitId};
 
-use budget::RetryBudget;
+pub use budget::RetryBudget;
 use eta::Stage;
+pub use hints::Hints;
 use policy::RetryPolicy;
-use streaks::Streaks;
-
-/// The budget keeps its streak beside those of the limits. No account has this id.
-const BUDGET_ID: u128 = 0;
-
-/// What one server remembers about denials and retries.
-#[derive(Debug, Default)]
-pub struct Retry {
-    streaks: Streaks,
-    budget: RetryBudget,
-}
 
 /// How long the refused should wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,63 +34,54 @@ pub struct RetryHint {
     pub ms: u64,
 }
 
-impl Retry {
-    /// Some limits said no: the largest hint over them, and which of `failed` it is from. `None` without any.
-    pub fn on_denied(
-        &self,
-        failed: impl IntoIterator<Item = (u128, Kind)>,
-        policy: &RetryPolicy,
-        now_ms: u64,
-        mut rand: impl FnMut(u64) -> u64,
-    ) -> Option<(usize, RetryHint)> {
-        let hints = failed.into_iter().map(|(id, kind)| self.denied(id, kind, policy, now_ms, &mut rand));
-        // The first of equals, so that the answer doesn't depend on how many tie.
-        hints.enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best })
-    }
+/// Some limits said no: the largest hint over them, and which of `failed` it is from. `None` without any.
+pub fn on_denied<'h>(
+    failed: impl IntoIterator<Item = (&'h Hints, Kind)>,
+    policy: &RetryPolicy,
+    now_ms: u64,
+    mut rand: impl FnMut(u64) -> u64,
+) -> Option<(usize, RetryHint)> {
+    let hints = failed.into_iter().map(|(hints, kind)| denied(hints, kind, policy, now_ms, &mut rand));
+    // The first of equals, so that the answer doesn't depend on how many tie.
+    hints.enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best })
+}
 
-    /// All limits of a request said yes.
-    pub fn on_allowed(&self, ids: impl IntoIterator<Item = u128>, now_ms: u64) {
-        ids.into_iter().for_each(|id| self.streaks.allow(id, now_ms));
-    }
+/// All limits of a request said yes.
+pub fn on_allowed<'h>(
+    passed: impl IntoIterator<Item = (&'h Hints, Kind)>,
+    policy: &RetryPolicy,
+    now_ms: u64,
+) {
+    passed.into_iter().for_each(|(hints, kind)| hints.allow(now_ms, || hint::quiet_ms(kind, policy)));
+}
 
-    /// A request came that is not a retry.
-    pub fn on_original(&self, now_ms: u64) {
-        self.budget.record_original(now_ms);
-    }
+fn denied(
+    hints: &Hints,
+    kind: Kind,
+    policy: &RetryPolicy,
+    now_ms: u64,
+    rand: impl FnMut(u64) -> u64,
+) -> RetryHint {
+    let streak = hints.deny(now_ms, hint::quiet_ms(kind, policy));
+    RetryHint { ms: hint::hint_ms(kind, streak, policy, rand) }
+}
 
-    /// A retry came: it goes on, or hears at once when to come back. The budget is a rolling limit of its own, so its
-    /// hint is that of one with its window.
-    pub fn admit_retry(
-        &self,
-        policy: &RetryPolicy,
-        now_ms: u64,
-        rand: impl FnMut(u64) -> u64,
-    ) -> Result<(), RetryHint> {
-        if self.budget.admit_retry(now_ms, &policy.budget) {
-            self.streaks.allow(BUDGET_ID, now_ms);
-            return Ok(());
-        }
-        let window_seconds = u32::try_from(policy.budget.window_seconds).ok().and_then(NonZeroU32::new);
-        let kind = Kind::Rolling { window_seconds: window_seconds.unwrap_or(NonZeroU32::MAX) };
-        Err(self.denied(BUDGET_ID, kind, policy, now_ms, rand))
+/// A retry of `tenant` came: it goes on, or hears at once when to come back. The budget is a rolling limit of its own, so
+/// its hint is that of one with its window.
+pub fn admit_retry(
+    budget: &RetryBudget,
+    tenant: Option<LimitId>,
+    policy: &RetryPolicy,
+    now_ms: u64,
+    rand: impl FnMut(u64) -> u64,
+) -> Result<(), RetryHint> {
+    let window_seconds = u32::try_from(policy.budget.window_seconds).ok().and_then(NonZeroU32::new);
+    let kind = Kind::Rolling { window_seconds: window_seconds.unwrap_or(NonZeroU32::MAX) };
+    if budget.admit_retry(tenant, now_ms, &policy.budget) {
+        on_allowed([(&budget.hints, kind)], policy, now_ms);
+        return Ok(());
     }
-
-    /// Admitted retries per original: the metric.
-    pub fn budget_ratio(&self, policy: &RetryPolicy, now_ms: u64) -> f64 {
-        self.budget.ratio(now_ms, &policy.budget)
-    }
-
-    fn denied(
-        &self,
-        id: u128,
-        kind: Kind,
-        policy: &RetryPolicy,
-        now_ms: u64,
-        rand: impl FnMut(u64) -> u64,
-    ) -> RetryHint {
-        let streak = self.streaks.deny(id, now_ms, hint::quiet_ms(kind, policy));
-        RetryHint { ms: hint::hint_ms(kind, streak, policy, rand) }
-    }
+    Err(denied(&budget.hints, kind, policy, now_ms, rand))
 }
 
 impl RetryHint {
@@ -141,45 +123,46 @@ mod tests {
 
     #[test]
     fn the_largest_hint_wins_and_names_its_limit() {
-        let (retry, policy) = (Retry::default(), RetryPolicy::default());
-        let failed = [(1, HOLD), (2, SECOND), (3, MINUTE), (4, MINUTE)];
-        assert_eq!(retry.on_denied(failed, &policy, 0, none), Some((2, hint(5000))));
+        let (limits, policy) = ([0; 4].map(|_| Hints::default()), RetryPolicy::default());
+        let failed: Vec<_> = limits.iter().zip([HOLD, SECOND, MINUTE, MINUTE]).collect();
+        assert_eq!(on_denied(failed.clone(), &policy, 0, none), Some((2, hint(5000))));
         // The first two again: streak 2 each, 50 × 4 and 100 × 1.5².
-        assert_eq!(retry.on_denied(failed[..2].to_vec(), &policy, 0, none), Some((1, hint(225))));
-        assert_eq!(retry.on_denied([], &policy, 0, none), None);
+        assert_eq!(on_denied(failed[..2].to_vec(), &policy, 0, none), Some((1, hint(225))));
+        assert_eq!(on_denied([], &policy, 0, none), None);
     }
 
     #[test]
     fn an_allow_halves_the_streak_of_each_limit() {
-        let (retry, policy) = (Retry::default(), RetryPolicy::default());
-        let deny = || retry.on_denied([(1, HOLD)], &policy, 0, none).unwrap().1.ms;
+        let (limits, policy) = ([0; 2].map(|_| Hints::default()), RetryPolicy::default());
+        let deny = || on_denied([(&limits[0], HOLD)], &policy, 0, none).unwrap().1.ms;
         assert_eq!([deny(), deny(), deny(), deny()], [100, 200, 400, 800]);
-        retry.on_allowed([1, 2], 0); // 4 → 2
+        on_allowed(limits.iter().map(|hints| (hints, HOLD)), &policy, 0); // 4 → 2
         assert_eq!(deny(), 400);
     }
 
     #[test]
     fn a_streak_is_forgotten_after_ten_times_the_maximum_of_its_kind() {
-        let (retry, policy) = (Retry::default(), RetryPolicy::default());
-        let deny = |id, kind, now| retry.on_denied([(id, kind)], &policy, now, none).unwrap().1.ms;
-        assert_eq!((deny(1, HOLD, 0), deny(2, SECOND, 0)), (100, 150));
-        assert_eq!((deny(1, HOLD, 20_000), deny(2, SECOND, 20_000)), (100, 225), "10 × 2000 have passed");
-        assert_eq!(deny(2, SECOND, 69_999), 337);
-        assert_eq!(deny(2, SECOND, 119_999), 150, "10 × 5000 have passed");
+        let (limits, policy) = ([0; 2].map(|_| Hints::default()), RetryPolicy::default());
+        let deny =
+            |place: usize, kind, now| on_denied([(&limits[place], kind)], &policy, now, none).unwrap().1.ms;
+        assert_eq!((deny(0, HOLD, 0), deny(1, SECOND, 0)), (100, 150));
+        assert_eq!((deny(0, HOLD, 20_000), deny(1, SECOND, 20_000)), (100, 225), "10 × 2000 have passed");
+        assert_eq!(deny(1, SECOND, 69_999), 337);
+        assert_eq!(deny(1, SECOND, 119_999), 150, "10 × 5000 have passed");
     }
 
     #[test]
     fn a_retry_beyond_the_budget_hears_a_hint_that_grows() {
-        let retry = Retry::default();
+        let budget = RetryBudget::new(10);
         let mut policy = RetryPolicy::default();
         policy.budget.min_retries_per_second = 0;
-        (0..10).for_each(|_| retry.on_original(0));
-        let admit = |now| retry.admit_retry(&policy, now, none);
+        (0..10).for_each(|_| budget.record_original(0));
+        let admit = |now| admit_retry(&budget, None, &policy, now, none);
         assert_eq!([admit(0), admit(0), admit(0)], [Ok(()); 3]); // 0.3 × 10
         // A rolling limit of 10 s: a tenth of it × 1.5^streak.
         assert_eq!([admit(0), admit(0)], [Err(hint(1500)), Err(hint(2250))]);
-        assert_eq!(retry.budget_ratio(&policy, 0), 0.3);
-        retry.on_original(11_000);
+        assert_eq!(budget.counted(0, &policy.budget).ratio(), 0.3);
+        budget.record_original(11_000);
         assert_eq!(admit(11_000), Err(hint(3375)), "0.3 of one original is no retry");
     }
 

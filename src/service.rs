@@ -7,6 +7,7 @@ pub(crate) mod complete;
 pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
+pub mod unsent;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::admission::Admission;
 use crate::lease::Leases;
+use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};

@@ -8,6 +8,8 @@ use arc_swap::ArcSwap;
 
 use crate::config::{Hot, Problem};
 use crate::registry::Registry;
+use crate::retry::RetryBudget;
+use crate::retry::budget::Counted;
 use crate::retry::policy::RetryPolicy;
 use crate::telemetry::{DomainCounters, Metrics};
 
@@ -25,8 +27,16 @@ pub struct Snapshot {
     /// The policy of the file, which holds when there is no override.
     pub file_retry: RetryPolicy,
     pub retry_override: Option<PolicyOverride>,
-    counters: AHashMap<Box<str>, Arc<DomainCounters>>,
-    unknown_domain: Arc<DomainCounters>,
+    domains: AHashMap<Box<str>, Domain>,
+    unknown_domain: Domain,
+}
+
+/// What is kept of a domain beside its limits. A reload keeps it.
+#[derive(Debug, Clone)]
+pub struct Domain {
+    pub counters: Arc<DomainCounters>,
+    /// Of its retries. None for domains that nobody has: whatever is sent there is let through, and spends nothing.
+    pub budget: Option<Arc<RetryBudget>>,
 }
 
 /// A retry policy that was put over the file's.
@@ -49,11 +59,17 @@ impl Snapshot {
         before: Option<&Snapshot>,
     ) -> Self {
         let Hot { registry, retry_policy: file_retry, files, warnings } = hot;
-        let known = |name: &str| before.and_then(|before| before.counters.get(name)).cloned();
-        let counters = |name: &str| known(name).unwrap_or_else(|| metrics.domain(name));
-        let counters = registry.domain_names().map(|name| (name.into(), counters(name))).collect();
         let retry = retry_override.as_ref().map_or_else(|| file_retry.clone(), |over| over.policy.clone());
-        let unknown_domain = metrics.domain("unknown");
+        let domain = |name: &str| {
+            let known = before.and_then(|before| before.domains.get(name));
+            let counters = known.map_or_else(|| metrics.domain(name), |known| Arc::clone(&known.counters));
+            let budget = known.and_then(|known| known.budget.clone());
+            let budget = budget.filter(|budget| budget.is_long_enough(&retry.budget));
+            let new = || Arc::new(RetryBudget::new(retry.budget.window_seconds));
+            Domain { counters, budget: Some(budget.unwrap_or_else(new)) }
+        };
+        let domains = registry.domain_names().map(|name| (name.into(), domain(name))).collect();
+        let unknown_domain = Domain { counters: metrics.domain("unknown"), budget: None };
         Self {
             version,
             loaded_at_unix_ms,
@@ -63,7 +79,7 @@ impl Snapshot {
             retry,
             file_retry,
             retry_override,
-            counters,
+            domains,
             unknown_domain,
         }
     }
@@ -78,9 +94,15 @@ impl Snapshot {
         }
     }
 
-    /// The counters of a domain; those that no file names share one set, so that requests can't grow the metrics.
-    pub fn counters(&self, domain: &str) -> &DomainCounters {
-        self.counters.get(domain).unwrap_or(&self.unknown_domain)
+    /// What is kept of a domain; those that no file names share one, so that requests can't grow the metrics.
+    pub fn domain(&self, name: &str) -> &Domain {
+        self.domains.get(name).unwrap_or(&self.unknown_domain)
+    }
+
+    /// Admitted retries per original, over all domains: the metric.
+    pub fn retry_budget_ratio(&self, now_ms: u64) -> f64 {
+        let budgets = self.domains.values().filter_map(|domain| domain.budget.as_ref());
+        budgets.map(|budget| budget.counted(now_ms, &self.retry.budget)).sum::<Counted>().ratio()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What Sluice itself must remember over a restart, in files that nobody edits:
 //!
-//! * `limits.json`: the LimitStates of limits that were made through the admin API, and of those that are decreasing;
+//! * `limits.json`, and `limits.journal` when that is large: the LimitStates of limits that were made through the admin API,
+//!   and of those that are decreasing;
 //! * `retry_policy.json`: the override of the retry policy, as it was put.
 //!
 //! A file is replaced whole or not at all, and a write that has returned is on the disk. A file that can't be understood
@@ -8,16 +9,19 @@
 
 mod disk;
 mod format;
+mod limits_file;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use self::limits_file::LimitsFile;
 use crate::ledger::CapacityEvent;
 use crate::limit::{LimitKey, LimitSpec, Origin};
 
-const LIMITS: &str = "limits.json";
 const RETRY_POLICY: &str = "retry_policy.json";
 
 /// Limits made through the admin API at most. A definition is at most 16 KiB, most are below 300 bytes: 3 MB.
@@ -32,6 +36,10 @@ const LIMITS_MAX: usize = 2 * API_LIMITS_MAX;
 pub struct State {
     dir: PathBuf,
     limits: BTreeMap<LimitKey, LimitState>,
+    /// Limits that were changed since they were last saved.
+    unsaved: BTreeSet<LimitKey>,
+    /// What is on the disk, for all clones. Locked while it is written, which happens one at a time.
+    file: Arc<Mutex<LimitsFile>>,
     /// What was put over the retry policy of the file, in part or whole.
     pub retry_override: Option<serde_json::Value>,
 }
@@ -67,13 +75,12 @@ impl State {
     /// Reads what is there; nothing is remembered if nothing is.
     pub fn load(dir: &Path) -> Result<Self, Broken> {
         let broken = |name: &str, what, lost| Broken { path: dir.join(name), what, lost };
-        let limits = disk::read(&dir.join(LIMITS))
-            .and_then(|text| text.map_or_else(|| Ok(BTreeMap::new()), |text| format::parse_limits(&text)))
-            .map_err(|what| broken(LIMITS, what, "limits made with PUT /v1/limits are gone"))?;
+        let (file, limits) = LimitsFile::load(dir).map_err(|(name, what)| broken(name, what, LIMITS_LOST))?;
         let retry_override = disk::read(&dir.join(RETRY_POLICY))
             .and_then(|text| text.map(|text| format::parse_override(&text)).transpose())
             .map_err(|what| broken(RETRY_POLICY, what, OVERRIDE_LOST))?;
-        Ok(Self { dir: dir.to_owned(), limits, retry_override })
+        let file = Arc::new(Mutex::new(file));
+        Ok(Self { dir: dir.to_owned(), limits, unsaved: BTreeSet::new(), file, retry_override })
     }
 
     /// The override can be read, but doesn't fit what it is put over.
@@ -82,11 +89,18 @@ impl State {
         Broken { path: self.dir.join(RETRY_POLICY), what, lost: OVERRIDE_LOST }
     }
 
-    pub fn save_limits(&self) -> io::Result<()> {
-        disk::write(&self.dir, LIMITS, &format::write_limits(&self.limits)?)
+    pub fn save_limits(&mut self) -> io::Result<()> {
+        self.file.lock().save(&self.limits, &self.unsaved)?;
+        self.unsaved.clear();
+        Ok(())
     }
 
-    pub fn save_override(&self) -> io::Result<()> {
+    /// Leaves everything in the one file of record.
+    pub(crate) fn settle_limits(&mut self) -> io::Result<()> {
+        self.file.lock().settle(&self.limits).map(drop)
+    }
+
+    pub fn save_override(&mut self) -> io::Result<()> {
         match &self.retry_override {
             Some(patch) => disk::write(&self.dir, RETRY_POLICY, &format::write_override(patch)?),
             None => disk::remove(&self.dir, RETRY_POLICY),
@@ -113,12 +127,19 @@ impl State {
         // Still on its way down, unless this raises it.
         let decreasing_from = there.and_then(|there| there.decreasing_from);
         let decreasing_from = decreasing_from.filter(|from| *from > spec.capacity);
-        self.limits.insert(key.clone(), LimitState { spec, decreasing_from });
+        self.set(key, LimitState { spec, decreasing_from });
         true
     }
 
-    pub fn remove(&mut self, key: &str) {
-        self.limits.remove(key);
+    /// Forgets a limit. Whether there was one.
+    pub fn remove(&mut self, key: &str) -> bool {
+        let removed = self.limits.remove_entry(key);
+        removed.map(|(key, _)| self.unsaved.insert(key)).is_some()
+    }
+
+    fn set(&mut self, key: &LimitKey, limit: LimitState) {
+        self.unsaved.insert(key.clone());
+        self.limits.insert(key.clone(), limit);
     }
 
     /// Takes note of what the ledger says; `spec` is what the limit should be now, if it still is one. Whether anything is
@@ -130,7 +151,7 @@ impl State {
                     return false;
                 }
                 let limit = LimitState { spec: Arc::clone(spec), decreasing_from: Some(*from) };
-                self.limits.insert(key.clone(), limit);
+                self.set(key, limit);
                 true
             }
             // It was told to become something else in the meantime, which will be told as well.
@@ -141,23 +162,24 @@ impl State {
 
     /// A limit that is decreasing should now be this. Whether anything is different.
     pub fn refresh(&mut self, key: &LimitKey, spec: &Arc<LimitSpec>) -> bool {
-        match self.limits.get_mut(key) {
-            Some(limit) if limit.spec.capacity != spec.capacity => {
-                limit.spec = Arc::clone(spec);
-                true
-            }
-            _ => false,
-        }
+        let known = self.limits.get(key).filter(|limit| limit.spec.capacity != spec.capacity);
+        let changed = known.map(|limit| LimitState { spec: Arc::clone(spec), ..limit.clone() });
+        changed.map(|limit| self.set(key, limit)).is_some()
     }
 
     /// A limit has the capacity it should have, or is none any more. Whether anything is different.
     pub fn settled(&mut self, key: &LimitKey) -> bool {
-        match self.limits.get_mut(key) {
+        match self.limits.get(key).cloned() {
             None => false,
-            Some(limit) if limit.is_api() => limit.decreasing_from.take().is_some(),
-            Some(_) => self.limits.remove(key).is_some(),
+            Some(limit) if !limit.is_api() => self.remove(key.as_str()),
+            Some(LimitState { decreasing_from: None, .. }) => false,
+            Some(limit) => {
+                self.set(key, LimitState { decreasing_from: None, ..limit });
+                true
+            }
         }
     }
 }
 
+const LIMITS_LOST: &str = "limits made with PUT /v1/limits are gone";
 const OVERRIDE_LOST: &str = "the retry policy is the file's again";

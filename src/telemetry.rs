@@ -54,6 +54,8 @@ pub struct Metrics {
     pub ledger_batch_events: Histogram,
     pub ledger_batch_seconds: Histogram,
     pub ledger_queue_depth: Gauge,
+    /// Leases whose completion has not reached the ledger yet.
+    pub completions_waiting: Gauge,
     /// In the order of [`LedgerFailure::ALL`].
     ledger_errors: [Counter; LedgerFailure::COUNT],
     pub memory_records: Gauge,
@@ -86,6 +88,7 @@ impl Default for Metrics {
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
+            completions_waiting: Gauge::default(),
             ledger_errors: Default::default(),
             memory_records: Gauge::default(),
             memory_records_max: Gauge::default(),
@@ -130,6 +133,11 @@ impl Metrics {
             "sluice_ledger_queue_depth",
             "Chains waiting for the ledger",
             self.ledger_queue_depth.clone(),
+        );
+        r.register(
+            "sluice_completions_waiting",
+            "Completions that have not reached the ledger yet",
+            self.completions_waiting.clone(),
         );
         let errors = Family::<KindLabel, Counter>::default();
         r.register("sluice_ledger_errors", "Calls that the ledger did not answer", errors.clone());

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer, Verdict, Want};
-use sluice::limit::{Account, LeaseId, LimitKey, Overage};
+use sluice::ledger::{Account, Action, Chain, Hold, Keep, Ledger, Transfer, Verdict, Want};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 use sluice::telemetry::Metrics;
 use tigerbeetle_unofficial as tb;
 use tokio::sync::Semaphore;
@@ -45,7 +45,7 @@ impl Clients {
             overage: Overage::Deny,
         };
         let wants = clients.accounts.iter().flatten().map(want).collect();
-        ledger.provision(wants, PATIENCE).await.unwrap();
+        ledger.provision_within(wants, PATIENCE).await.unwrap();
         ledger.close().await;
         clients
     }
@@ -59,7 +59,7 @@ impl Clients {
             sums,
             events: None,
         };
-        let ledger = TigerBeetle::start(options, Arc::new(Metrics::default()));
+        let ledger = TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap();
         while ledger.ready().is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -130,7 +130,7 @@ impl Caller {
                 let lease = LeaseId::fresh(sluice::clock::unix_ms(), fastrand::u128(..));
                 let chain =
                     Chain { lease, keep: Keep::Nothing, transfers: pair.iter().map(transfer).collect() };
-                assert_eq!(ledger.apply(chain, PATIENCE).await.unwrap().verdict, Verdict::Done);
+                assert_eq!(ledger.apply_within(&chain, PATIENCE).await.unwrap().verdict, Verdict::Done);
             }
         }
     }
@@ -189,7 +189,7 @@ fn bare_chain(pair: &[Arc<Account>; 2]) -> Vec<tb::Transfer> {
     let operator = sluice::limit::id::digest_id(&["acct:operator"]);
     let transfer = |account: &Arc<Account>, flags| {
         tb::Transfer::new(tb::id())
-            .with_debit_account_id(account.id)
+            .with_debit_account_id(account.id.bits())
             .with_credit_account_id(operator)
             .with_ledger(1)
             .with_code(1)

@@ -2,14 +2,23 @@
 //!
 //! Refuses to know routes.
 
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::peer::{LooksFirst, Peer};
+use crate::api::delivery::{self, AnswerBody};
 
 /// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. Longer than
 /// Prometheus leaves its connection alone; a peer that is gone, or never says what it wants, has its place no longer.
@@ -22,18 +31,34 @@ pub async fn serve<L: axum::serve::Listener>(
     headers_within: Duration,
     stop: CancellationToken,
 ) {
-    let service = TowerToHyperService::new(router);
     let draining = GracefulShutdown::new();
     // An accept that fails is tried again by the listener, after a while.
     while let Some((stream, _)) = stop.run_until_cancelled(listener.accept()).await {
         let mut builder = http1::Builder::new();
         let builder = builder.timer(TokioTimer::new()).header_read_timeout(headers_within);
-        let connection = draining.watch(builder.serve_connection(TokioIo::new(stream), service.clone()));
+        let (router, peer) = (router.clone(), Arc::new(Peer::default()));
+        let stream = TokioIo::new(LooksFirst::new(stream, Arc::clone(&peer)));
+        let service = service_fn(move |request| answer(router.clone(), request, Arc::clone(&peer)));
+        let connection = draining.watch(builder.serve_connection(stream, service));
         // A connection that fails is its peer's affair.
         tokio::spawn(async move { drop(connection.await) });
     }
     drop(listener);
     draining.shutdown().await;
+}
+
+/// The answer of a route, with the leases that it tells of.
+async fn answer(
+    router: Router,
+    request: Request<Incoming>,
+    peer: Arc<Peer>,
+) -> Result<Response<AnswerBody<Body>>, Infallible> {
+    let mut response = router.oneshot(request).await?;
+    let unsent = delivery::carried(response.extensions_mut());
+    if !unsent.is_empty() {
+        peer.must_be_there();
+    }
+    Ok(response.map(|body| AnswerBody::new(body, unsent)))
 }
 
 #[cfg(test)]

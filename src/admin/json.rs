@@ -12,7 +12,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
 use super::error::ApiError;
 use crate::api::error::{INVALID, WireError};
-use crate::api::{check, pb};
+use crate::api::{check, delivery, pb};
 use crate::service::Service;
 
 struct Descriptors {
@@ -36,14 +36,16 @@ pub(crate) async fn post(
 ) -> Result<Response, ApiError> {
     let request = parse(&body?)?;
     let checked = service.check(check::parse(&request, None)?).await.map_err(WireError::from)?;
-    let response = check::response(checked);
+    let (response, unsent) = check::response(checked);
     let status = match response.overall_code() {
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,
     };
     let body =
         print(&response).map_err(|error| ApiError::internal("the answer could not be written", &error))?;
-    Ok((status, headers(&response), body).into_response())
+    let mut answer = (status, headers(&response), body).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    Ok(answer)
 }
 
 fn parse(body: &[u8]) -> Result<pb::RateLimitRequest, ApiError> {

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
+use crate::api::delivery;
 use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveAnswer, ReserveBatch};
 use crate::api::pb::lease as pb;
@@ -54,8 +55,10 @@ pub(crate) async fn reserve(
             };
         }
     }
-    let ReserveAnswer { message, http, denial } = lease::reserve_answer(outcome);
-    (http, denial.as_ref().map(denial_headers), Json(message)).into_response()
+    let ReserveAnswer { message, http, denial, unsent } = lease::reserve_answer(outcome);
+    let mut answer = (http, denial.as_ref().map(denial_headers), Json(message)).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    answer
 }
 
 /// The body of a reserve, and whether it has `"queue": true`.
@@ -117,7 +120,10 @@ pub(crate) async fn reserve_batch(
     let message = parse(&body).map_err(WireError::invalid)?;
     let batch = ReserveBatch::parse(&message, request_id(&headers))?;
     let outcomes = service.reserve_batch(batch.asks()).await;
-    Ok(Json(lease::reserve_batch_response(outcomes)).into_response())
+    let (message, unsent) = lease::reserve_batch_response(outcomes);
+    let mut answer = Json(message).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    Ok(answer)
 }
 
 pub(crate) async fn complete_batch(

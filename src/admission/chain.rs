@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Findings, Name, charged};
+use super::Name;
+use super::findings::{Findings, charged};
 use crate::lease::{Held, Lease};
-use crate::ledger::{Action, Chain, Hold, Keep, Ledger, Transfer};
-use crate::limit::{Cost, LeaseId};
+use crate::ledger::{Action, Chain, Hold, Keep, Transfer};
+use crate::limit::{Cost, LeaseId, RequirementSet};
 use crate::registry::{Enforcement, Plan, Requirement};
 
 /// The chain of what can deny, and the requirement behind each of its transfers.
-pub fn chain_of(
+pub(super) fn chain_of(
     plan: &Plan,
     name: Name<'_>,
     lease: &LeaseId,
-    left_out: u32,
+    left_out: RequirementSet,
 ) -> (Chain, SmallVec<[usize; 4]>) {
     let mut members = SmallVec::new();
     let mut transfers = SmallVec::new();
@@ -23,7 +24,7 @@ pub fn chain_of(
     let shadowed = plan.requirements.iter().any(|r| r.enforcement == Enforcement::Shadow);
     for (index, requirement) in plan.requirements.iter().enumerate() {
         let counts = requirement.enforcement != Enforcement::Shadow && requirement.amount > 0;
-        if !counts || left_out & (1 << index) != 0 {
+        if !counts || left_out.contains(index) {
             continue;
         }
         completed |= needs_completion(requirement);
@@ -38,8 +39,17 @@ pub fn chain_of(
     (Chain { lease: lease.clone(), keep, transfers }, members)
 }
 
+/// All that was reserved, shadows too, as the chain that gives it back names it.
+pub(super) fn undo_of(plan: &Plan, findings: &Findings, name: Name<'_>, lease: &LeaseId) -> Chain {
+    let (mut chain, _) = chain_of(plan, name, lease, findings.left_out);
+    let shadows = charged(plan, findings).filter(|r| r.enforcement == Enforcement::Shadow);
+    chain.transfers.extend(shadows.map(transfer_of));
+    chain.keep = keep(name, true);
+    chain
+}
+
 /// The chain of one requirement alone.
-pub fn chain_of_one(requirement: &Requirement, name: Name<'_>, lease: &LeaseId) -> Chain {
+pub(super) fn chain_of_one(requirement: &Requirement, name: Name<'_>, lease: &LeaseId) -> Chain {
     let transfers = SmallVec::from_iter([transfer_of(requirement)]);
     Chain { lease: lease.clone(), keep: keep(name, needs_completion(requirement)), transfers }
 }
@@ -63,7 +73,7 @@ fn transfer_of(requirement: &Requirement) -> Transfer {
     Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
 }
 
-pub fn lease_id(plan: &Plan, name: Name<'_>, attempt: u32, now_unix_ms: u64) -> LeaseId {
+pub(super) fn lease_id(plan: &Plan, name: Name<'_>, attempt: u32, now_unix_ms: u64) -> LeaseId {
     match name {
         Name::Fresh => LeaseId::fresh(now_unix_ms, fastrand::u128(..)),
         Name::Request(id) => LeaseId::of_request(&request_text(plan, id, attempt), now_unix_ms),
@@ -74,14 +84,14 @@ pub fn lease_id(plan: &Plan, name: Name<'_>, attempt: u32, now_unix_ms: u64) -> 
 /// What a request is called together with what it asks: the same id with other limits or amounts is another request.
 fn request_text(plan: &Plan, id: &str, attempt: u32) -> String {
     let start = format!("{id}#{attempt}");
-    plan.requirements.iter().fold(start, |text, requirement| {
-        format!("{text}:{:032x}x{}", requirement.account.id, requirement.amount)
-    })
+    plan.requirements
+        .iter()
+        .fold(start, |text, requirement| format!("{text}:{}x{}", requirement.account.id, requirement.amount))
 }
 
 /// The lease of what was charged, if any of it needs a completion. What can't be reconciled is not in it: the hits of a
 /// completion are tokens or bytes, and must not be charged to a limit that counts requests.
-pub fn lease_of(
+pub(super) fn lease_of(
     plan: &Plan,
     findings: &Findings,
     id: LeaseId,
@@ -103,29 +113,5 @@ fn held(requirement: &Requirement) -> Held {
         overage: requirement.spec.overage,
         costs_hits: requirement.cost == Cost::Hits,
         is_named: *requirement.name == *requirement.account.key.as_str(),
-    }
-}
-
-/// Gives a reservation back unless it is told to keep it.
-pub struct UndoOnDrop<'l> {
-    ledger: &'l Ledger,
-    chain: Option<Chain>,
-}
-
-impl<'l> UndoOnDrop<'l> {
-    pub fn new(ledger: &'l Ledger, chain: Chain) -> Self {
-        Self { ledger, chain: Some(chain) }
-    }
-
-    pub fn keep(mut self) {
-        self.chain = None;
-    }
-}
-
-impl Drop for UndoOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(chain) = self.chain.take() {
-            self.ledger.give_back(chain);
-        }
     }
 }

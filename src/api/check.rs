@@ -4,9 +4,10 @@
 
 use smallvec::SmallVec;
 
+use super::delivery::Unsent;
 use super::error::WireError;
 use super::pb;
-use crate::admission::{Code, Denial, Status};
+use crate::admission::{Denial, DescriptorStatus};
 use crate::lease::{Report, Used};
 use crate::limit::key::Entry;
 use crate::limit::{COMPLETION_ENTRY, Unit};
@@ -122,24 +123,26 @@ fn unit_number(unit: Option<Unit>) -> i32 {
     found.map_or(pb::Unit::Unknown, |(theirs, _)| *theirs) as i32
 }
 
-fn code_number(code: Code) -> i32 {
-    let code = match code {
-        Code::Ok => pb::Code::Ok,
-        Code::OverLimit => pb::Code::OverLimit,
-    };
+fn code_number(is_over: bool) -> i32 {
+    let code = if is_over { pb::Code::OverLimit } else { pb::Code::Ok };
     code as i32
 }
 
-pub(crate) fn response(checked: Checked) -> pb::RateLimitResponse {
+/// The answer, and the lease that it tells of.
+pub(crate) fn response(checked: Checked) -> (pb::RateLimitResponse, Unsent) {
+    let (handle, unsent) = match checked.lease {
+        Some(lease) => (Some(lease.handle), lease.unsent.into_iter().collect()),
+        None => (None, Unsent::new()),
+    };
     // Always set: Envoy takes an unset overall_code as allowed.
-    let overall = if checked.denial.is_none() { Code::Ok } else { Code::OverLimit };
-    pb::RateLimitResponse {
-        overall_code: code_number(overall),
+    let response = pb::RateLimitResponse {
+        overall_code: code_number(checked.denial.is_some()),
         statuses: checked.statuses.iter().map(descriptor_status).collect(),
         response_headers_to_add: checked.denial.as_ref().map(headers).unwrap_or_default(),
-        dynamic_metadata: checked.lease.map(lease_metadata),
+        dynamic_metadata: handle.map(lease_metadata),
         ..Default::default()
-    }
+    };
+    (response, unsent)
 }
 
 /// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
@@ -148,9 +151,9 @@ fn lease_metadata(lease: String) -> pb::Struct {
     pb::Struct { fields: [(COMPLETION_ENTRY.to_owned(), value)].into() }
 }
 
-fn descriptor_status(status: &Status) -> pb::DescriptorStatus {
+fn descriptor_status(status: &DescriptorStatus) -> pb::DescriptorStatus {
     pb::DescriptorStatus {
-        code: code_number(status.code),
+        code: code_number(status.is_over),
         current_limit: status.limit.as_ref().map(|limit| pb::RateLimit {
             name: limit.name.to_string(),
             requests_per_unit: limit.requests_per_unit,

@@ -5,6 +5,7 @@
 
 use http::StatusCode;
 
+use super::delivery::Unsent;
 use super::error::{BACKEND, DECREASING, WireError};
 use super::pb::lease as pb;
 use crate::admission::Denial;
@@ -29,6 +30,8 @@ pub(crate) struct ReserveAnswer {
     pub(crate) http: StatusCode,
     /// What a denied caller is told in headers.
     pub(crate) denial: Option<Denial>,
+    /// Goes with the message.
+    pub(crate) unsent: Unsent,
 }
 
 /// A batch of reserves. One name for the batch is a name for each of its items.
@@ -115,26 +118,27 @@ fn parse_lease_id(id: &str) -> Result<LeaseId, String> {
     Ok(LeaseId::parse(id))
 }
 
-pub(crate) fn reserve_answer(outcome: Result<ReserveOutcome<'_>, ReserveError>) -> ReserveAnswer {
+pub(crate) fn reserve_answer(outcome: Result<ReserveOutcome, ReserveError>) -> ReserveAnswer {
     match outcome {
-        Ok(ReserveOutcome::Granted(mut grant)) => {
-            grant.told();
-            ReserveAnswer { message: granted(&grant), http: StatusCode::OK, denial: None }
+        Ok(ReserveOutcome::Granted(grant)) => {
+            let (message, unsent) = (granted(&grant), grant.unsent.into_iter().collect());
+            ReserveAnswer { message, http: StatusCode::OK, denial: None, unsent }
         }
         Ok(ReserveOutcome::Denied(denial)) => {
-            ReserveAnswer { message: denied(&denial), http: denial_status(&denial), denial: Some(denial) }
+            let (message, http) = (denied(&denial), denial_status(&denial));
+            ReserveAnswer { message, http, denial: Some(denial), unsent: Unsent::new() }
         }
         Err(error) => {
             let error = WireError::from(error);
             let http = error.http();
             let WireError { error, detail, .. } = error;
             let message = pb::ReserveResponse { error, detail, ..Default::default() };
-            ReserveAnswer { message, http, denial: None }
+            ReserveAnswer { message, http, denial: None, unsent: Unsent::new() }
         }
     }
 }
 
-fn granted(grant: &Grant<'_>) -> pb::ReserveResponse {
+fn granted(grant: &Grant) -> pb::ReserveResponse {
     pb::ReserveResponse {
         allowed: true,
         lease_id: grant.id.to_string(),
@@ -170,11 +174,17 @@ pub(crate) fn denied(denial: &Denial) -> pb::ReserveResponse {
     }
 }
 
+/// The answer to a batch, and the leases that it tells of.
 pub(crate) fn reserve_batch_response(
-    outcomes: Vec<Result<ReserveOutcome<'_>, ReserveError>>,
-) -> pb::ReserveBatchResponse {
-    let results = outcomes.into_iter().map(|outcome| reserve_answer(outcome).message).collect();
-    pb::ReserveBatchResponse { results }
+    outcomes: Vec<Result<ReserveOutcome, ReserveError>>,
+) -> (pb::ReserveBatchResponse, Unsent) {
+    let mut unsent = Unsent::new();
+    let each = outcomes.into_iter().map(|outcome| {
+        let answer = reserve_answer(outcome);
+        unsent.extend(answer.unsent);
+        answer.message
+    });
+    (pb::ReserveBatchResponse { results: each.collect() }, unsent)
 }
 
 pub(crate) fn parse_complete(request: &pb::CompleteRequest) -> Result<Completion<'_>, CompleteError> {

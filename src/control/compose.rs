@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::{self, Content, Hot, Problem, retry_policy_from_json};
-use crate::limit::{Account, LimitKey};
+use crate::ledger::Account;
+use crate::limit::LimitKey;
 use crate::registry::changes::{self, Change};
 use crate::registry::outline::Outline;
 use crate::registry::{NamedLimit, Registry};

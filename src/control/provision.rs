@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{Control, saved};
-use crate::ledger::{CapacityEvent, LedgerError, Want};
-use crate::limit::{LimitKey, Overage};
+use crate::ledger::{CapacityEvent, Ledger, LedgerError, Want};
+use crate::limit::LimitKey;
 use crate::registry::{NamedLimit, Registry};
 use crate::retry::backoff::Backoff;
 use crate::state::State;
@@ -27,7 +27,7 @@ impl Control {
     /// Makes the accounts of limits that weren't there before.
     pub(super) async fn provision_new(&self, registry: &Registry, live: &Registry) {
         let new = registry.named().filter(|limit| live.get_named(limit.account.key.as_str()).is_none());
-        let wants: Vec<Want> = new.map(|limit| limit.want()).filter(is_unready).collect();
+        let wants: Vec<Want> = new.map(|limit| limit.want()).collect();
         let ledger = &self.service.admission.ledger;
         if wants.is_empty() || ledger.ready().is_err() {
             return;
@@ -66,7 +66,7 @@ impl Control {
         let remembered: Vec<LimitKey> = self.owned.lock().await.state.decreasing().cloned().collect();
         let remembered = remembered.iter().filter_map(|key| self.resolve(key)).map(|limit| limit.want());
         let mut wants: Vec<Want> =
-            live.registry.named().map(|limit| limit.want()).chain(remembered).filter(is_unready).collect();
+            live.registry.named().map(|limit| limit.want()).chain(remembered).collect();
         wants.sort_by_key(|want| want.account.id);
         wants.dedup_by_key(|want| want.account.id);
         if !wants.is_empty() {
@@ -138,10 +138,4 @@ impl Control {
             }
         }
     }
-}
-
-/// The ledger isn't known to have it as it should be.
-fn is_unready(want: &Want) -> bool {
-    want.account.funded() != Some(want.capacity)
-        || (want.overage == Overage::Debt && !want.account.has_debt_account())
 }

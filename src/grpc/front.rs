@@ -21,6 +21,7 @@ use tower::Service as _;
 
 use super::rls;
 use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent};
 use crate::api::{REQUEST_ID, pb};
 use crate::service::Service;
 
@@ -32,21 +33,21 @@ static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const PREFIX_BYTES: usize = 5;
 
 #[derive(Debug, Clone)]
-pub struct Front {
-    pub service: Arc<Service>,
+pub(crate) struct Front {
+    pub(crate) service: Arc<Service>,
     /// Every method there is, this one too.
-    pub routes: Routes,
+    pub(crate) routes: Routes,
 }
 
 /// What goes back.
 #[derive(Debug)]
-pub enum Answer {
-    Plain { message: Option<Bytes>, trailers: Option<HeaderMap> },
-    Tonic(tonic::body::Body),
+pub(crate) enum Answer {
+    Plain { message: Option<AnswerBytes>, trailers: Option<HeaderMap> },
+    Tonic(AnswerBody<tonic::body::Body>),
 }
 
 impl Front {
-    pub async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    pub(crate) async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
         match timeout_of(request.headers()) {
             None => self.route(request).await,
             Some(limit) => match tokio::time::timeout(limit, self.route(request)).await {
@@ -58,20 +59,20 @@ impl Front {
 
     async fn route(mut self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
         if request.uri().path() != rls::PATH || request.headers().contains_key(&GRPC_ENCODING) {
-            return Ok(self.routes.call(request).await?.map(Answer::Tonic));
+            return Ok(tonic_answer(self.routes.call(request).await?));
         }
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
                 let request_id = parts.headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
                 Ok(match self.decide(message, request_id).await {
-                    Ok(response) => plain(&response),
+                    Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),
                 })
             }
             Ok(Read::Odd(start)) => {
                 let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
-                Ok(self.routes.call(request).await?.map(Answer::Tonic))
+                Ok(tonic_answer(self.routes.call(request).await?))
             }
             Err(error) => Ok(refusal(&Status::from_error(Box::new(error)))),
         }
@@ -81,7 +82,7 @@ impl Front {
         &self,
         message: Bytes,
         request_id: Option<&str>,
-    ) -> Result<pb::RateLimitResponse, Status> {
+    ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
         let message = pb::RateLimitRequest::decode(message)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         rls::should_rate_limit(&self.service, &message, request_id).await
@@ -163,7 +164,7 @@ fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-fn plain(response: &pb::RateLimitResponse) -> Response<Answer> {
+fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
     let length = response.encoded_len();
     let mut message = BytesMut::with_capacity(PREFIX_BYTES + length);
     message.put_u8(0);
@@ -171,21 +172,31 @@ fn plain(response: &pb::RateLimitResponse) -> Response<Answer> {
     response.encode_raw(&mut message);
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
-    let answer = Answer::Plain { message: Some(message.freeze()), trailers: Some(trailers) };
+    let message = AnswerBytes::new(message.freeze(), unsent);
+    let answer = Answer::Plain { message: Some(message), trailers: Some(trailers) };
     let mut response = Response::new(answer);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
 fn refusal(status: &Status) -> Response<Answer> {
-    status.clone().into_http::<tonic::body::Body>().map(Answer::Tonic)
+    tonic_answer(status.clone().into_http())
+}
+
+/// What tonic answered, and with it the leases that its handler put into the response.
+fn tonic_answer(mut response: Response<tonic::body::Body>) -> Response<Answer> {
+    let unsent = delivery::carried(response.extensions_mut());
+    response.map(|body| Answer::Tonic(AnswerBody::new(body, unsent)))
 }
 
 impl Body for Answer {
-    type Data = Bytes;
+    type Data = AnswerBytes;
     type Error = Status;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<AnswerBytes>, Status>>> {
         match self.get_mut() {
             Self::Plain { message, trailers } => {
                 let message = message.take().map(Frame::data);

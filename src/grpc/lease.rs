@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 use super::watch::{unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
+use crate::api::delivery;
 use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveBatch};
 use crate::api::pb::lease as pb;
@@ -39,7 +40,9 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
             Err(error) => Err(error),
         };
         let answer = lease::reserve_answer(outcome);
-        Ok(with_metadata(answer.message, answer.denial.as_ref()))
+        let mut response = with_metadata(answer.message, answer.denial.as_ref());
+        delivery::carry(response.extensions_mut(), answer.unsent);
+        Ok(response)
     }
 
     async fn queue_reserve(
@@ -93,7 +96,8 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         let (metadata, _, message) = request.into_parts();
         let batch = ReserveBatch::parse(&message, request_id(&metadata)).map_err(WireError::grpc)?;
         let outcomes = self.0.reserve_batch(batch.asks()).await;
-        Ok(Response::new(lease::reserve_batch_response(outcomes)))
+        let (results, unsent) = lease::reserve_batch_response(outcomes);
+        Ok(delivery::response(results, unsent))
     }
 
     async fn complete_batch(

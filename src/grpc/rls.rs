@@ -12,6 +12,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Code, Status};
 
 use crate::api::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
+use crate::api::delivery::{self, Unsent};
 use crate::api::error::WireError;
 use crate::api::{REQUEST_ID, check, pb};
 use crate::service::Service;
@@ -79,17 +80,18 @@ impl UnaryService<pb::RateLimitRequest> for ShouldRateLimit {
         Box::pin(async move {
             let (metadata, _, message) = request.into_parts();
             let request_id = metadata.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-            should_rate_limit(&service, &message, request_id).await.map(tonic::Response::new)
+            let (response, unsent) = should_rate_limit(&service, &message, request_id).await?;
+            Ok(delivery::response(response, unsent))
         })
     }
 }
 
-/// One call, from message to message.
+/// One call, from message to message, and the leases that the answer tells of.
 pub async fn should_rate_limit(
     service: &Arc<Service>,
     message: &pb::RateLimitRequest,
     request_id: Option<&str>,
-) -> Result<pb::RateLimitResponse, Status> {
+) -> Result<(pb::RateLimitResponse, Unsent), Status> {
     let parsed = check::parse(message, request_id).map_err(WireError::grpc)?;
     let checked = service.check(parsed).await.map_err(|error| WireError::from(error).grpc())?;
     Ok(check::response(checked))

@@ -1,28 +1,24 @@
 //! Carries out what [`super::settle`] asks for: the limits of a lease side by side, each to its end.
 //!
-//! Nobody can be asked again later, so a ledger that is away for a moment is waited for. A chain that the ledger took and
-//! did not answer is left to its fate.
+//! Nobody can be asked again later, so a ledger that is away is waited for until what was held has ended by itself. Every
+//! transfer is named by its lease, so that however often it is sent, it happens once.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::Lease;
 use super::settle::Settlement;
 use crate::clock;
-use crate::ledger::{Chain, Ledger, LedgerError, Verdict};
-use crate::limit::Accounts;
+use crate::ledger::{Accounts, Action, Chain, Ledger, LedgerError, LiveLedger, Verdict};
 use crate::registry::Registry;
 use crate::retry::backoff::Backoff;
-
-/// A restart of the ledger takes some seconds. Stopping waits as long for completions.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settles leases on a ledger, by the limits that the files have now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Settler<'a> {
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) ledger: &'a LiveLedger,
     pub(crate) registry: &'a Registry,
     pub(crate) accounts: &'a Accounts,
 }
@@ -39,33 +35,45 @@ impl Settler<'_> {
     async fn one(self, lease: &Lease, settlement: Settlement) -> Result<(), LedgerError> {
         let Settlement { index, adjustment } = settlement;
         let held = &lease.held[index];
+        let ends_at_unix_ms = lease.reserved_at_unix_ms.saturating_add(held.lifetime_ms());
         let limit = self.registry.resolve(held.key.as_str(), self.accounts);
         let (account, capacity) = match &limit {
             Some(limit) => (Arc::clone(&limit.account), Some(limit.spec.capacity)),
             None => (self.accounts.of(held.key.as_str()), None),
         };
         let Some(chain) = adjustment.chain(&lease.id, &account, capacity) else { return Ok(()) };
-        let Verdict::Refused(refusal) = self.patiently(chain).await? else { return Ok(()) };
+        let Verdict::Refused(refusal) = self.patiently(chain, ends_at_unix_ms).await? else { return Ok(()) };
         tracing::debug!(lease = %lease.id, limit = %held.key, ?adjustment, ?refusal, "the ledger refused");
         match adjustment.after_refusal(refusal, held.overage, &lease.id, &account, capacity) {
-            Some(next) => self.patiently(next).await.map(|_| ()),
+            Some(next) => self.patiently(next, ends_at_unix_ms).await.map(|_| ()),
             None => Ok(()),
         }
     }
 
-    async fn patiently(self, chain: Chain) -> Result<Verdict, LedgerError> {
+    async fn patiently(self, chain: Chain, ends_at_unix_ms: u64) -> Result<Verdict, LedgerError> {
         let started = clock::instant();
         let mut backoff = Backoff::default();
         loop {
-            match self.ledger.complete(chain.clone()).await {
+            let waited_seconds = started.elapsed().as_secs();
+            match self.ledger.complete(&shortened(chain.clone(), waited_seconds)).await {
                 Ok(outcome) => return Ok(outcome.verdict),
-                Err(LedgerError::Unavailable(_) | LedgerError::QueueFull { .. })
-                    if started.elapsed() < PATIENCE =>
-                {
-                    tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-                }
-                Err(error) => return Err(error),
+                // Waiting makes no room, or what was held has ended.
+                Err(error @ LedgerError::Full(_)) => return Err(error),
+                Err(error) if clock::unix_ms() >= ends_at_unix_ms => return Err(error),
+                Err(_) => tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await,
             }
         }
     }
+}
+
+/// What is taken for the rest of a window is taken for less when it is sent later.
+fn shortened(mut chain: Chain, by_seconds: u64) -> Chain {
+    for transfer in &mut chain.transfers {
+        if let Action::Rereserve(hold) = &mut transfer.action {
+            let left = u64::from(hold.lifetime_seconds.get()).saturating_sub(by_seconds);
+            let left = u32::try_from(left).ok().and_then(NonZeroU32::new);
+            hold.lifetime_seconds = left.unwrap_or(NonZeroU32::MIN);
+        }
+    }
+    chain
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use super::table::{LeaseRecord, LeaseState, LeaseTable};
+use super::table::{LeaseRecord, LeaseState, LeaseTable, Opened};
 use super::token::{self, Refused, Signer};
 use super::{Lease, bytes};
 use crate::clock;
@@ -19,6 +19,9 @@ use crate::telemetry::{LeaseEvent, Metrics};
 
 /// Leases being settled at the same time; a few kilobytes each, so some tens of megabytes. Beyond that callers wait.
 const SETTLING_MAX: usize = 16_384;
+
+/// How long a caller waits for its completion to reach the ledger. A restart of the ledger takes some seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct Leases {
@@ -36,8 +39,6 @@ pub(crate) struct Issued {
     /// `None` if its keys are too long for one: then it goes by its id, here only.
     pub(crate) token: Option<String>,
     pub(crate) reserved_at_unix_ms: u64,
-    /// There was one of this name that holds something else; this is that one.
-    pub(crate) differs: bool,
 }
 
 /// What somebody who wants to complete a lease finds.
@@ -64,34 +65,51 @@ impl Leases {
         Self { signer, table, metrics, tasks, settling, unsettled: AtomicU64::new(0) }
     }
 
-    /// Hands out a lease that was reserved. One that its caller named may have been handed out before.
-    pub(crate) fn issue(&self, lease: &Lease, job_id: &str) -> Issued {
+    /// Hands out a lease that was reserved; `None` if its name holds something else, or was completed. One that its caller
+    /// named may have been handed out before. Its caller hears of it with an answer that is under way from now on, until
+    /// [`Self::sent`] or [`Self::unsent`].
+    pub(crate) fn issue(&self, lease: &Lease, job_id: &str) -> Option<Issued> {
         let mut written = Vec::with_capacity(128);
         bytes::write(&mut written, lease);
         let token = self.signer.sign(&written);
         written.extend(job_id.as_bytes());
-        let record = self.table.open(lease.id.bits(), written.into_boxed_slice(), ends_ms(lease));
-        let Some(first) = record.as_ref().and_then(read) else {
-            self.metrics.lease_event(LeaseEvent::Reserved);
-            return Issued { token, reserved_at_unix_ms: lease.reserved_at_unix_ms, differs: false };
-        };
-        Issued {
-            token: self.token(&first.lease),
-            reserved_at_unix_ms: first.lease.reserved_at_unix_ms,
-            differs: first.lease.held != lease.held,
+        let is_same = |there: &[u8]| read_lease(there).is_some_and(|there| there.holds_the_same(lease));
+        match self.table.open(lease.id.bits(), written.into_boxed_slice(), ends_ms(lease), is_same) {
+            Opened::New => {
+                self.metrics.lease_event(LeaseEvent::Reserved);
+                Some(Issued { token, reserved_at_unix_ms: lease.reserved_at_unix_ms })
+            }
+            Opened::Again(record) => {
+                let first = read(&record)?.lease;
+                Some(Issued { token: self.token(&first), reserved_at_unix_ms: first.reserved_at_unix_ms })
+            }
+            Opened::Taken => None,
         }
     }
 
-    /// The same for one that is known by another name than its own: both lead to it.
-    pub(crate) fn issue_as(&self, name: &LeaseId, lease: &Lease, job_id: &str) -> Issued {
-        let issued = self.issue(lease, job_id);
+    /// An answer that tells of a lease was sent.
+    pub(crate) fn sent(&self, lease: &LeaseId) {
+        self.table.sent(lease.bits());
+    }
+
+    /// An answer that tells of a lease will never be sent. True if nobody else was told of it or will be: then it is to be
+    /// given back. One that made room for others may be somebody's only if its caller chose its name.
+    pub(crate) fn unsent(&self, lease: &LeaseId, is_named: bool) -> bool {
+        self.table.unsent(lease.bits()).unwrap_or(!is_named)
+    }
+
+    /// Hands out a lease that is known by another name than its own: both lead to it. Whether its caller hears of it is
+    /// somebody else's to know.
+    pub(crate) fn issue_as(&self, name: &LeaseId, lease: &Lease, job_id: &str) {
+        if self.issue(lease, job_id).is_some() {
+            self.sent(&lease.id);
+        }
         if *name != lease.id {
             let mut written = Vec::with_capacity(128);
             bytes::write(&mut written, lease);
             written.extend(job_id.as_bytes());
-            self.table.open(name.bits(), written.into_boxed_slice(), ends_ms(lease));
+            self.table.open_alias(name.bits(), written.into_boxed_slice(), ends_ms(lease));
         }
-        issued
     }
 
     /// The lease that a text names: a token, or a plain id.
@@ -159,18 +177,33 @@ impl Leases {
         }
     }
 
-    /// Runs a completion to its end, whatever becomes of the caller, once there is room for it.
+    /// Runs a completion to its end, whatever becomes of the caller, once there is room for it. A caller who waits for
+    /// longer than [`PATIENCE`] hears that it has not happened yet; it goes on.
     pub(crate) async fn run<F>(&self, settling: F) -> Result<(), LedgerError>
     where
         F: Future<Output = Result<(), LedgerError>> + Send + 'static,
     {
-        let lost = |_| LedgerError::Unavailable("the completion was interrupted".to_owned());
-        let room = Arc::clone(&self.settling).acquire_owned().await;
+        let room = tokio::time::timeout(PATIENCE, Arc::clone(&self.settling).acquire_owned()).await;
+        let too_many = || LedgerError::QueueFull { waiting: SETTLING_MAX, per_second: None };
+        let room = room.map_err(|_| too_many())?;
+        let (metrics, all) = (Arc::clone(&self.metrics), Arc::clone(&self.settling));
+        let count = move || {
+            let waiting = SETTLING_MAX - all.available_permits();
+            metrics.completions_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        };
+        count();
         let task = self.tasks.spawn(async move {
-            let _room = room;
-            settling.await
+            let settled = settling.await;
+            drop(room);
+            count();
+            settled
         });
-        task.await.map_err(lost)?
+        let not_yet = "the completion has not reached the ledger yet; it is tried until the lease ends";
+        match tokio::time::timeout(PATIENCE, task).await {
+            Ok(Ok(settled)) => settled,
+            Ok(Err(_)) => Err(LedgerError::Unavailable("the completion was interrupted".to_owned())),
+            Err(_) => Err(LedgerError::Unavailable(not_yet.to_owned())),
+        }
     }
 
     /// Forgets leases that have ended.
@@ -198,6 +231,10 @@ fn read(record: &LeaseRecord) -> Option<View> {
     let mut rest = &*record.bytes;
     let lease = bytes::read(&mut rest)?;
     Some(View { state: record.state, lease, job_id: String::from_utf8_lossy(rest).into_owned() })
+}
+
+fn read_lease(mut bytes: &[u8]) -> Option<Lease> {
+    bytes::read(&mut bytes)
 }
 
 /// When a lease ends, on the clock of the table.

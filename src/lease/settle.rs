@@ -18,8 +18,8 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Held, Lease};
-use crate::ledger::{Action, Chain, Code, Hold, Keep, Refusal, Transfer};
-use crate::limit::{Account, LeaseId, Overage};
+use crate::ledger::{Account, Action, Chain, Hold, Keep, Refusal, RefusalCode, Transfer};
+use crate::limit::{LeaseId, Overage};
 
 /// What one completion descriptor of Envoy says about a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,12 +140,12 @@ impl Adjustment {
             // Gone by the ledger's clock, but not by that of whoever reserved: what was used still counts.
             (
                 Adjustment::Lower { to, remaining_seconds },
-                Refusal { index: 0, code: Code::PendingTransferExpired, .. },
+                Refusal { index: 0, code: RefusalCode::PendingTransferExpired, .. },
             ) => take_again(to, remaining_seconds, capacity?),
             // The second code is how the first one reads when a completion is sent again.
             (
                 Adjustment::Raise { by, .. },
-                Refusal { code: Code::ExceedsCredits | Code::IdAlreadyFailed, .. },
+                Refusal { code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed, .. },
             ) if overage == Overage::Debt => Action::Debt { amount: by },
             // Settled before, expired, never there, or more than fits.
             _ => return None,

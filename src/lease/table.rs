@@ -36,6 +36,16 @@ pub(crate) struct LeaseRecord {
     pub(crate) bytes: Box<[u8]>,
 }
 
+/// What a name came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    New,
+    /// It was open before and holds the same.
+    Again(LeaseRecord),
+    /// It holds something else, or was completed.
+    Taken,
+}
+
 /// The lease table as the server shares it. A plain mutex, because a section takes a few look-ups and never waits.
 #[derive(Debug)]
 pub(crate) struct LeaseTable {
@@ -63,9 +73,21 @@ struct Entry {
     before: u32,
     after: u32,
     state: LeaseState,
+    /// Somebody was told of it.
+    is_told: bool,
+    /// It is another name of a lease that has an entry of its own.
+    is_alias: bool,
+    /// Answers under way that tell of it.
+    unsent: u16,
 }
 
 impl Entry {
+    fn new(id: u128, bytes: Box<[u8]>, ends_ms: u64, state: LeaseState) -> Self {
+        let ends_ms = ends_ms.checked_next_multiple_of(TICK_MS).unwrap_or(u64::MAX);
+        let (before, after) = (NONE, NONE);
+        Self { id, bytes, ends_ms, before, after, state, is_told: false, is_alias: false, unsent: 0 }
+    }
+
     fn places(&self) -> usize {
         1 + self.bytes.len() / BYTES_PER_PLACE
     }
@@ -76,14 +98,61 @@ impl LeaseTable {
         Self { inner: Mutex::default(), places_max }
     }
 
-    /// Remembers an open lease until `ends_ms`. If there is one with this id, that one stays, and is returned.
-    pub(crate) fn open(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64) -> Option<LeaseRecord> {
+    /// Remembers an open lease until `ends_ms`. If there is one with this id, that one stays; `is_same` says whether it holds
+    /// the same. Unless it is something else, an answer that tells of it is under way: [`Self::sent`] or [`Self::unsent`]
+    /// ends that.
+    pub(crate) fn open(
+        &self,
+        id: u128,
+        bytes: Box<[u8]>,
+        ends_ms: u64,
+        is_same: impl FnOnce(&[u8]) -> bool,
+    ) -> Opened {
         let mut inner = self.inner.lock();
         if let Some(at) = inner.find(id) {
-            return Some(inner.record(at));
+            let entry = &mut inner.entries[at as usize];
+            if entry.state == LeaseState::Completed || !is_same(&entry.bytes) {
+                return Opened::Taken;
+            }
+            entry.unsent = entry.unsent.saturating_add(1);
+            return Opened::Again(inner.record(at));
         }
-        inner.insert(id, bytes, ends_ms, LeaseState::Open, self.places_max);
-        None
+        let entry = Entry { unsent: 1, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
+        inner.insert(entry, self.places_max);
+        Opened::New
+    }
+
+    /// Remembers another name of a lease that has an entry of its own, unless there is something of that name.
+    pub(crate) fn open_alias(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64) {
+        let mut inner = self.inner.lock();
+        if inner.find(id).is_none() {
+            let entry = Entry { is_alias: true, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
+            inner.insert(entry, self.places_max);
+        }
+    }
+
+    /// An answer under way was sent.
+    pub(crate) fn sent(&self, id: u128) {
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.find(id) {
+            let entry = &mut inner.entries[at as usize];
+            entry.unsent = entry.unsent.saturating_sub(1);
+            entry.is_told = true;
+        }
+    }
+
+    /// An answer under way will never be sent. `Some(true)`: nobody was told of this lease or will be, and it is forgotten;
+    /// `None`: it is not in the table.
+    pub(crate) fn unsent(&self, id: u128) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let at = inner.find(id)?;
+        let entry = &mut inner.entries[at as usize];
+        entry.unsent = entry.unsent.saturating_sub(1);
+        let is_nobodys = entry.unsent == 0 && !entry.is_told && entry.state == LeaseState::Open;
+        if is_nobodys {
+            inner.remove(at);
+        }
+        Some(is_nobodys)
     }
 
     pub(crate) fn find(&self, id: u128) -> Option<LeaseRecord> {
@@ -104,7 +173,7 @@ impl LeaseTable {
             Some(at) if inner.entries[at as usize].state == LeaseState::Completed => return false,
             Some(at) => inner.remove(at).bytes,
         };
-        inner.insert(id, bytes, ends_ms, LeaseState::Completed, self.places_max);
+        inner.insert(Entry::new(id, bytes, ends_ms, LeaseState::Completed), self.places_max);
         true
     }
 
@@ -116,7 +185,8 @@ impl LeaseTable {
             for _ in 0..ENDED_PER_LOCK {
                 match inner.ends.first_key_value() {
                     Some((&ends_ms, &at)) if ends_ms <= now_ms => {
-                        unseen += usize::from(inner.remove(at).state == LeaseState::Open);
+                        let entry = inner.remove(at);
+                        unseen += usize::from(entry.state == LeaseState::Open && !entry.is_alias);
                     }
                     _ => return unseen,
                 }
@@ -140,10 +210,8 @@ impl Inner {
         LeaseRecord { state: entry.state, bytes: entry.bytes.clone() }
     }
 
-    fn insert(&mut self, id: u128, bytes: Box<[u8]>, ends_ms: u64, state: LeaseState, places_max: usize) {
-        let ends_ms = ends_ms.checked_next_multiple_of(TICK_MS).unwrap_or(u64::MAX);
-        let entry = Entry { id, bytes, ends_ms, before: NONE, after: NONE, state };
-        let places = entry.places();
+    fn insert(&mut self, entry: Entry, places_max: usize) {
+        let (id, ends_ms, places) = (entry.id, entry.ends_ms, entry.places());
         if places > places_max {
             return;
         }
@@ -172,14 +240,7 @@ impl Inner {
     }
 
     fn remove(&mut self, at: u32) -> Entry {
-        let gone = Entry {
-            id: 0,
-            bytes: Box::default(),
-            ends_ms: 0,
-            before: NONE,
-            after: NONE,
-            state: LeaseState::Open,
-        };
+        let gone = Entry::new(0, Box::default(), 0, LeaseState::Open);
         let entry = std::mem::replace(&mut self.entries[at as usize], gone);
         let hash = self.hasher.hash_one(entry.id);
         if let Ok(there) = self.by_id.find_entry(hash, |&other| other == at) {

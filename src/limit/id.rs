@@ -1,4 +1,4 @@
-//! Lease ids, and the 128-bit ids that accounts and transfers get from their labels.
+//! The ids of leases and limits, and the 128-bit ids that accounts and transfers get from their labels.
 //!
 //! Pure arithmetic over SHA-256, pinned by hand-computed values. Knows no ledger.
 
@@ -7,8 +7,42 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::key::LimitKey;
+
 /// A lease named by a request id has no milliseconds of its own: it gets the start of the bucket it arrived in.
 const REQUEST_BUCKET_MS: u64 = 1 << 16;
+
+/// Names one limit in tables and in the ledger: SHA-256 of `acct:limit:<key>`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(u128);
+
+impl LimitId {
+    pub const fn new(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    pub fn of(key: &LimitKey) -> Self {
+        Self(digest_id(&["acct:limit:", key.as_str()]))
+    }
+
+    /// What an account of the ledger is called.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for LimitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for LimitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LimitId({self})")
+    }
+}
 
 /// Names one reserve attempt.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -31,10 +31,11 @@ impl LimitKey {
         Self(Arc::from(text))
     }
 
-    /// The key of the limit `name` at the end of `entries`.
+    /// The key of the limit `name` at the end of `entries`, for programs that name limits themselves.
     pub fn derived(domain: &str, entries: &[Entry<'_>], name: &str) -> Self {
         let mut text = String::with_capacity(64);
-        write_derived(&mut text, domain, entries, name);
+        write_prefix(&mut text, domain, entries.iter().copied());
+        write_name(&mut text, name);
         Self::new(&text)
     }
 
@@ -42,7 +43,8 @@ impl LimitKey {
         &self.0
     }
 
-    /// The parts of a derived key, or `None` if it isn't written as [`write_derived`] writes it.
+    /// The parts of a derived key, or `None` if it isn't written as [`write_prefix`] and
+    /// [`write_name`] write it.
     pub fn parts(&self) -> Option<KeyParts> {
         let mut segments = self.0.split(':');
         let domain = decode(segments.next()?)?;
@@ -77,28 +79,33 @@ impl std::borrow::Borrow<str> for LimitKey {
     }
 }
 
-/// Writes `<domain>:<key>=<value>:…:<name>` to the end of `out`.
-pub fn write_derived(out: &mut String, domain: &str, entries: &[Entry<'_>], name: &str) {
+/// Writes `<domain>:<key>=<value>:…` to the end of `out`: the part that all limits at the end of `entries` share.
+pub(crate) fn write_prefix<'e>(out: &mut String, domain: &str, entries: impl IntoIterator<Item = Entry<'e>>) {
     encode(out, domain);
-    write_entries(out, entries);
-    out.push(':');
-    encode(out, name);
-}
-
-/// The key of an override that came with a descriptor. Its last part has a bare `=`, which no name has.
-pub fn write_override(out: &mut String, domain: &str, entries: &[Entry<'_>], capacity: u64, unit: &str) {
-    encode(out, domain);
-    write_entries(out, entries);
-    fmt::Write::write_fmt(out, format_args!(":override={capacity}/{unit}")).expect("a String must take text");
-}
-
-fn write_entries(out: &mut String, entries: &[Entry<'_>]) {
     for entry in entries {
         out.push(':');
         encode(out, entry.key);
         out.push('=');
         encode(out, entry.value);
     }
+}
+
+/// Writes `:<name>` after a prefix: the part that is the limit's own.
+pub(crate) fn write_name(out: &mut String, name: &str) {
+    out.push(':');
+    encode(out, name);
+}
+
+/// The key of an override that came with a descriptor. Its last part has a bare `=`, which no name has.
+pub(crate) fn write_override(
+    out: &mut String,
+    domain: &str,
+    entries: &[Entry<'_>],
+    capacity: u64,
+    unit: &str,
+) {
+    write_prefix(out, domain, entries.iter().copied());
+    fmt::Write::write_fmt(out, format_args!(":override={capacity}/{unit}")).expect("a String must take text");
 }
 
 /// Bytes that are never part of what is encoded. A table, because this is asked for every byte of every key.
@@ -120,7 +127,7 @@ const PLAIN: [bool; 256] = {
 };
 
 /// Percent-encodes `%`, `:`, `=` and control characters.
-pub fn encode(out: &mut String, part: &str) {
+pub(crate) fn encode(out: &mut String, part: &str) {
     if part.bytes().all(|byte| PLAIN[usize::from(byte)]) {
         out.push_str(part);
         return;
@@ -165,8 +172,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn key(domain: &str, entries: &[(&str, &str)], name: &str) -> LimitKey {
-        let entries: Vec<Entry<'_>> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
-        LimitKey::derived(domain, &entries, name)
+        let mut text = String::new();
+        write_prefix(&mut text, domain, entries.iter().map(|&(key, value)| Entry { key, value }));
+        write_name(&mut text, name);
+        LimitKey::new(&text)
     }
 
     #[test]

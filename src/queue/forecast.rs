@@ -5,7 +5,7 @@
 //! capacity / window. A concurrency limit gets back what it holds as fast as its holders finish: capacity / mean hold.
 //! Where neither is known, there is no estimate.
 
-use crate::ledger::Outlook;
+use crate::ledger::Schedule;
 use crate::limit::Kind;
 
 /// What is known of a limit that jobs wait at.
@@ -14,7 +14,7 @@ pub(super) struct Forecast<'a> {
     pub(super) kind: Kind,
     pub(super) capacity: u64,
     /// What the ledger said last.
-    pub(super) schedule: Option<&'a Outlook>,
+    pub(super) schedule: Option<&'a Schedule>,
     /// How long its holders were seen to hold it.
     pub(super) mean_hold_ms: Option<u64>,
     /// The part of it that the queue gets; newcomers get the rest.
@@ -46,18 +46,18 @@ impl Forecast<'_> {
     /// By the times at which the limit gets something back, again in each window.
     fn by_schedule(&self, lacking: f64, window_ms: f64, now_ms: u64) -> Option<f64> {
         let schedule = self.schedule?;
-        let known: u64 = schedule.frees.iter().map(|free| free.amount).sum();
+        let known: u64 = schedule.releases.iter().map(|free| free.amount).sum();
         if known == 0 || (!schedule.is_whole && lacking > known as f64) {
             return None;
         }
         let rounds = (lacking / known as f64).ceil() - 1.0;
         let rest = lacking - rounds * known as f64;
         let mut sum = 0.0;
-        let enough = |free: &&crate::ledger::Free| {
+        let enough = |free: &&crate::ledger::Release| {
             sum += free.amount as f64;
             sum + 1e-9 >= rest
         };
-        let at_ms = schedule.frees.iter().find(enough)?.at_ms;
+        let at_ms = schedule.releases.iter().find(enough)?.at_ms;
         Some(rounds * window_ms + at_ms.saturating_sub(now_ms) as f64)
     }
 }
@@ -67,21 +67,21 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::ledger::Free;
+    use crate::ledger::Release;
 
     const TEN_SECONDS: Kind = Kind::Rolling { window_seconds: NonZeroU32::new(10).unwrap() };
     const HELD: Kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };
     const NOW_MS: u64 = 50_000;
 
-    fn schedule(used: u64, frees: &[(u64, u64)], is_whole: bool) -> Outlook {
-        let free = |&(in_ms, amount): &(u64, u64)| Free { at_ms: NOW_MS + in_ms, amount };
-        Outlook { used, frees: frees.iter().map(free).collect(), is_whole }
+    fn schedule(used: u64, releases: &[(u64, u64)], is_whole: bool) -> Schedule {
+        let free = |&(in_ms, amount): &(u64, u64)| Release { at_ms: NOW_MS + in_ms, amount };
+        Schedule { used, releases: releases.iter().map(free).collect(), is_whole }
     }
 
     fn wait(
         kind: Kind,
         capacity: u64,
-        schedule: Option<&Outlook>,
+        schedule: Option<&Schedule>,
         hold: Option<u64>,
         before: u64,
     ) -> Option<f64> {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use super::place::LimitId;
-use crate::ledger::Outlook;
-use crate::limit::{Account, Kind, LimitSpec};
+use crate::ledger::{Account, Schedule};
+use crate::limit::{Kind, LimitSpec};
 use crate::retry::backoff;
 
 /// How often a limit is checked when nobody knows what it gets back, or when others give back to it.
@@ -33,7 +33,7 @@ pub(super) struct Limit {
     pub(super) account: Arc<Account>,
     /// As it was when it was last asked for.
     pub(super) spec: Arc<LimitSpec>,
-    pub(super) schedule: Option<Outlook>,
+    pub(super) schedule: Option<Schedule>,
     wake_ms: Option<u64>,
     /// How many there were in a row.
     refusals: u32,
@@ -46,7 +46,7 @@ impl Limit {
     /// schedule. Most of those who hold a concurrency limit now are done within twice the mean hold.
     pub(super) fn comes_back_ms(&self, amount: u64, now_ms: u64) -> Option<u64> {
         match self.spec.kind {
-            Kind::Concurrency { .. } => Some(self.account.mean_hold_ms()?.saturating_mul(2)),
+            Kind::Concurrency { .. } => Some(self.account.hints.mean_hold_ms()?.saturating_mul(2)),
             Kind::Rolling { .. } => {
                 let at_ms = self.schedule.as_ref()?.fits_at_ms(amount, self.spec.capacity, now_ms)?;
                 Some(at_ms.saturating_sub(now_ms))
@@ -108,7 +108,7 @@ impl Limits {
     pub(super) fn scheduled(
         &mut self,
         limit: LimitId,
-        schedule: Option<Outlook>,
+        schedule: Option<Schedule>,
         amount: u64,
         now_ms: u64,
         rand: impl FnOnce(u64) -> u64,
@@ -126,11 +126,6 @@ impl Limits {
             Some(at_ms) => at_ms,
             None => now_ms + CHECK_MS,
         };
-        if self.is_shared
-            && let Some(schedule) = &schedule
-        {
-            known.account.set_sample(capacity.saturating_sub(schedule.used), now_ms);
-        }
         // An older schedule may be long past: without one the limit is simply attempted again.
         known.schedule = schedule;
         self.wake_at(limit, Some(again_ms));

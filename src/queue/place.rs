@@ -8,10 +8,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::lease::Lease;
-use crate::limit::{Account, LeaseId, LimitSpec};
-
-/// A limit, by the id of its account.
-pub type LimitId = u128;
+use crate::ledger::Account;
+pub use crate::limit::LimitId;
+use crate::limit::{LeaseId, LimitSpec};
 
 /// Names a job in the queue: the bits of the lease id that its caller knows it by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

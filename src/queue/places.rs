@@ -15,8 +15,9 @@ use super::order::{Amounts, Order};
 use super::place::{JobId, LimitId, Need, NewPlace, Place, PlaceState, QueueFull, Reserved};
 use super::share::Share;
 use crate::lease::Lease;
-use crate::ledger::Outlook;
-use crate::limit::{Account, LeaseId, LimitSpec};
+use crate::ledger::Account;
+use crate::ledger::Schedule;
+use crate::limit::{LeaseId, LimitSpec};
 use crate::retry::policy::Queue as Policy;
 
 /// Places kept after their end, or while their lease is used: under a kilobyte each, so 10 MB.
@@ -191,7 +192,7 @@ impl Places {
     pub(super) fn scheduled(
         &mut self,
         limit: LimitId,
-        schedule: Option<Outlook>,
+        schedule: Option<Schedule>,
         now_ms: u64,
         rand: impl FnOnce(u64) -> u64,
     ) {

@@ -13,8 +13,9 @@ use super::place::{Failure, JobId, LimitId, Place, PlaceState, Reserved};
 use super::step::{Attempt, Attempted, Step, Work};
 use super::{Queue, up_to};
 use crate::lease::Lease;
-use crate::ledger::Outlook;
-use crate::limit::{Account, LimitSpec};
+use crate::ledger::Account;
+use crate::ledger::Schedule;
+use crate::limit::LimitSpec;
 use crate::retry::policy::Queue as Policy;
 use crate::telemetry::QueueEvent;
 
@@ -36,7 +37,7 @@ pub(crate) trait Attempts: Send + Sync + 'static {
         &self,
         account: &Arc<Account>,
         spec: &LimitSpec,
-    ) -> impl Future<Output = Option<Outlook>> + Send;
+    ) -> impl Future<Output = Option<Schedule>> + Send;
 
     /// What was last seen free of an account; `None` where nobody but this process gives back to it.
     fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64>;
@@ -54,7 +55,7 @@ pub(crate) trait Attempts: Send + Sync + 'static {
 /// What was under way and is done.
 enum Done {
     Attempted(JobId, Attempted),
-    Scheduled(LimitId, Option<Outlook>),
+    Scheduled(LimitId, Option<Schedule>),
     Released,
 }
 

@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::place::{JobId, LimitId};
+use crate::limit::RequirementSet;
 
 /// The shortest and the longest unit of a cycle. A longer one would shut newcomers out for minutes at a time.
 const UNIT_MS_MIN: u64 = 1000;
@@ -137,14 +138,14 @@ impl Share {
         needs: impl Iterator<Item = (LimitId, u64)> + Clone + 'n,
         now_ms: u64,
         free: impl Fn(usize) -> Option<u64>,
-    ) -> Result<Option<Taken<'_>>, u32> {
+    ) -> Result<Option<Taken<'_>>, RequirementSet> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
         let mut known: SmallVec<[(usize, Option<u64>); 4]> = SmallVec::new();
         loop {
             let mut limits = self.limits.lock();
-            let mut kept = 0;
+            let mut kept = RequirementSet::default();
             let mut unknown: SmallVec<[usize; 4]> = SmallVec::new();
             for (index, (limit, amount)) in needs.clone().enumerate() {
                 let Some(here) = limits.get_mut(&limit).filter(|here| amount > 0 && here.credit <= 0.0)
@@ -154,7 +155,7 @@ impl Share {
                 match known.iter().find(|(there, _)| *there == index) {
                     None => unknown.push(index),
                     Some((_, free)) if here.has_room(amount, *free, now_ms) => {}
-                    Some(_) => kept |= 1u32 << index,
+                    Some(_) => kept.insert(index),
                 }
             }
             if !unknown.is_empty() {
@@ -162,7 +163,7 @@ impl Share {
                 known.extend(unknown.into_iter().map(|index| (index, free(index))));
                 continue;
             }
-            if kept != 0 {
+            if !kept.is_empty() {
                 return Err(kept);
             }
             let amounts: SmallVec<[TakenAmount; 4]> = needs

@@ -8,8 +8,9 @@ use super::place::{Failure, JobId, LimitId, Place, PlaceState, Reserved, TimedOu
 use super::places::{Due, Ended, Places};
 use super::share::{Demand, Share};
 use crate::lease::Lease;
-use crate::ledger::Outlook;
-use crate::limit::{Account, LeaseId, LimitSpec};
+use crate::ledger::Account;
+use crate::ledger::Schedule;
+use crate::limit::{LeaseId, LimitSpec};
 use crate::retry::policy::Queue as Policy;
 use crate::telemetry::{Metrics, QueueEvent};
 
@@ -114,7 +115,7 @@ impl Step<'_> {
     }
 
     /// The ledger said when a limit gets back what, or nothing.
-    pub fn scheduled(&mut self, limit: LimitId, schedule: Option<Outlook>, rand: impl FnOnce(u64) -> u64) {
+    pub fn scheduled(&mut self, limit: LimitId, schedule: Option<Schedule>, rand: impl FnOnce(u64) -> u64) {
         self.places.scheduled(limit, schedule, self.now_ms, rand);
         self.update_share(limit);
     }

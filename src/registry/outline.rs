@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Level, NamedLimit, Node, Registry, Rule, Target};
-use crate::limit::key::encode;
+use crate::limit::key::{encode, write_name};
 use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage};
 
 /// Every limit, by what it is called.
@@ -101,10 +101,7 @@ impl Outline {
                     name.push(LEADS_TO);
                     name.push_str(limit.account.key.as_str());
                 }
-                Target::Derived => {
-                    name.push(':');
-                    encode(&mut name, &rule.suffix);
-                }
+                Target::Derived => write_name(&mut name, &rule.suffix),
             }
             self.rules.insert(name, Line::of_rule(node, rule));
         }

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 /// A value with at least one `*`, which stands for any run of characters, also none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern {
+pub(super) struct Pattern {
     text: Box<str>,
     first_star: usize,
     last_star: usize,
@@ -15,13 +15,13 @@ pub struct Pattern {
 
 impl Pattern {
     /// `None` if there is no `*` in it.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let first_star = text.find('*')?;
         let last_star = text.rfind('*')?;
         Some(Self { text: text.into(), first_star, last_star })
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         &self.text
     }
 
@@ -33,7 +33,7 @@ impl Pattern {
         &self.text.as_bytes()[self.last_star + 1..]
     }
 
-    pub fn matches(&self, value: &str) -> bool {
+    pub(super) fn matches(&self, value: &str) -> bool {
         let (value, prefix, suffix) = (value.as_bytes(), self.prefix(), self.suffix());
         value.len() >= prefix.len() + suffix.len()
             && value.starts_with(prefix)
@@ -60,7 +60,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 
 /// Patterns in file order, each with what it leads to.
 #[derive(Debug)]
-pub struct PatternSet<T> {
+pub(super) struct PatternSet<T> {
     list: Vec<(Pattern, T)>,
     /// Indexes into `list` by text: a file may have many, and each is looked for before it is added.
     by_text: HashTable<u32>,
@@ -89,20 +89,20 @@ impl<T> Default for PatternSet<T> {
 }
 
 impl<T> PatternSet<T> {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Pattern, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Pattern, &T)> {
         self.list.iter().map(|(pattern, item)| (pattern, item))
     }
 
-    pub fn contains(&self, text: &str) -> bool {
+    pub(super) fn contains(&self, text: &str) -> bool {
         let hash = self.hasher.hash_one(text);
         self.by_text.find(hash, |&index| self.list[index as usize].0.as_str() == text).is_some()
     }
 
-    pub fn push(&mut self, pattern: Pattern, item: T) {
+    pub(super) fn push(&mut self, pattern: Pattern, item: T) {
         let (prefix_len, suffix_len) = (pattern.prefix().len(), pattern.suffix().len());
         let place = self
             .by_ends
@@ -134,7 +134,7 @@ impl<T> PatternSet<T> {
     }
 
     /// The first in file order that matches.
-    pub fn find(&self, value: &str) -> Option<(&Pattern, &T)> {
+    pub(super) fn find(&self, value: &str) -> Option<(&Pattern, &T)> {
         let bytes = value.as_bytes();
         let mut best: Option<u32> = None;
         for ends in &self.by_ends {

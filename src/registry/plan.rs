@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::tree::{Found, Rule, Target, find, write_suffix};
+use super::tree::{Found, Rule, Target, find};
 use super::{Level, Registry};
-use crate::limit::key::{Entry, write_override};
+use crate::ledger::{Account, Accounts};
+use crate::limit::key::{Entry, write_name, write_override};
 use crate::limit::{
-    Account, Accounts, Cost, Kind, LimitKey, LimitSpec, Origin, Overage, REQUIREMENTS_MAX, Unit,
+    Cost, Kind, LimitKey, LimitSpec, Origin, Overage, REQUIREMENTS_MAX, RequirementSet, Unit,
 };
 
 /// One descriptor of a request, as the domain sees it.
@@ -56,9 +57,8 @@ pub enum Wanted {
     /// No limit applies.
     Bare,
     Unlimited,
-    /// Bit n stands for requirement n.
     Limited {
-        requirements: u32,
+        requirements: RequirementSet,
         enforcement: Enforcement,
     },
 }
@@ -135,7 +135,7 @@ impl Plan {
         key.clear();
         found.write_prefix(key, domain, &ask.entries);
         let prefix_len = key.len();
-        let mut requirements = 0;
+        let mut requirements = RequirementSet::EMPTY;
         for rule in &node.rules {
             if replaced.contains(&&*rule.name) {
                 continue;
@@ -144,14 +144,14 @@ impl Plan {
                 Target::Named(limit) => Arc::clone(&limit.account),
                 Target::Derived => {
                     key.truncate(prefix_len);
-                    write_suffix(key, rule);
+                    write_name(key, &rule.suffix);
                     accounts.of(key)
                 }
             };
             let requirement = requirement(account, rule, ask.hits, enforcement, node.metric_per_value);
-            requirements |= 1 << self.add(requirement)?;
+            requirements.insert(self.add(requirement)?);
         }
-        Ok(if requirements == 0 { Wanted::Bare } else { Wanted::Limited { requirements, enforcement } })
+        Ok(if requirements.is_empty() { Wanted::Bare } else { Wanted::Limited { requirements, enforcement } })
     }
 
     fn require_override(
@@ -182,7 +182,7 @@ impl Plan {
             cost: Cost::Hits,
             metric_per_value: false,
         })?;
-        Ok(Wanted::Limited { requirements: 1 << index, enforcement: Enforcement::Enforced })
+        Ok(Wanted::Limited { requirements: RequirementSet::one(index), enforcement: Enforcement::Enforced })
     }
 
     /// Adds a requirement, or its amount to the one with the same key; the index it has now.

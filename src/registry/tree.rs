@@ -8,7 +8,7 @@ use ahash::AHashMap;
 
 use super::NamedLimit;
 use super::pattern::{Pattern, PatternSet};
-use crate::limit::key::{Entry, encode};
+use crate::limit::key::{self, Entry};
 use crate::limit::{Cost, LimitSpec};
 
 /// One limit that a descriptor asks for.
@@ -131,14 +131,14 @@ impl Level {
 
 /// Where a descriptor ended, and which of its values count together.
 #[derive(Debug)]
-pub struct Found<'t> {
+pub(crate) struct Found<'t> {
     pub node: &'t Node,
     /// For each entry that a shared pattern matched: its index and the pattern.
     shared: smallvec::SmallVec<[(usize, &'t Pattern); 2]>,
 }
 
 /// Walks the entries, one level each. `None` if they lead nowhere.
-pub fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
+pub(crate) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>> {
     let mut shared = smallvec::SmallVec::new();
     let mut last = None;
     for (index, entry) in entries.iter().enumerate() {
@@ -152,26 +152,17 @@ pub fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Found<'t>
 
 impl Found<'_> {
     /// Writes the LimitKey that `rule` has for these entries to the end of `out`.
-    pub fn write_key(&self, out: &mut String, domain: &str, entries: &[Entry<'_>], rule: &Rule) {
+    pub(super) fn write_key(&self, out: &mut String, domain: &str, entries: &[Entry<'_>], rule: &Rule) {
         self.write_prefix(out, domain, entries);
-        write_suffix(out, rule);
+        key::write_name(out, &rule.suffix);
     }
 
     /// The part of it that all rules found here share.
-    pub fn write_prefix(&self, out: &mut String, domain: &str, entries: &[Entry<'_>]) {
-        encode(out, domain);
-        for (index, entry) in entries.iter().enumerate() {
+    pub(super) fn write_prefix<'a>(&'a self, out: &mut String, domain: &str, entries: &[Entry<'a>]) {
+        let as_counted = |(index, entry): (usize, &Entry<'a>)| {
             let shared = self.shared.iter().find(|(at, _)| *at == index);
-            out.push(':');
-            encode(out, entry.key);
-            out.push('=');
-            encode(out, shared.map_or(entry.value, |(_, pattern)| pattern.as_str()));
-        }
+            Entry { key: entry.key, value: shared.map_or(entry.value, |(_, pattern)| pattern.as_str()) }
+        };
+        key::write_prefix(out, domain, entries.iter().enumerate().map(as_counted));
     }
-}
-
-/// The part of it that is the rule's own.
-pub fn write_suffix(out: &mut String, rule: &Rule) {
-    out.push(':');
-    encode(out, &rule.suffix);
 }

@@ -1,26 +1,60 @@
-//! The retry budget: how many retries are let in for the originals of the last seconds.
+//! The retry budget of one domain: how many retries are let in for the originals of the last seconds.
 //!
 //! Retries after a partial outage are what turns it into a whole one. Counts two things, decides one; the
 //! ledger, descriptors and clocks are other people's. The policy comes with each call, so a reload holds from
 //! the next request on and no count is lost.
+//!
+//! One tenant can't spend all of it: a part is kept for those who have had little, see [`RetryBudget::admit_retry`].
 
-use super::policy::{BUDGET_WINDOW_SECONDS_MAX, Budget};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::hints::Hints;
+use super::policy::Budget;
 use super::window::SlidingCount;
+use crate::limit::LimitId;
 
-/// A tenth of the shortest window; 10 × 300 s × 2 counts × 8 bytes = 48 KiB.
+/// A tenth of the shortest window. 10 × 10 s × 2 counts × 8 bytes = 1.6 KiB for the default window, 48 KiB for the longest.
 const BUCKET_MS: u64 = 100;
 
-/// Originals and admitted retries of this server.
+/// Beyond the budget this much more of it is kept for tenants that have had less than their share.
+const KEPT: f64 = 0.5;
+
+/// A share is this part of the budget, and at least one retry a window. So ten tenants can have theirs.
+const SHARE: f64 = 0.05;
+
+/// Tenants whose retries are counted apart; those that meet in a slot share it. 256 × 8 bytes = 2 KiB.
+const SLOTS: usize = 256;
+
+/// Originals and admitted retries of one domain.
 #[derive(Debug)]
 pub struct RetryBudget {
+    /// The longest that it can count.
+    window_seconds: u64,
     originals: SlidingCount,
     retries: SlidingCount,
+    tenants: Tenants,
+    /// The budget is a limit too: it says no, and those who hear it wait longer each time.
+    pub(super) hints: Hints,
+}
+
+/// What one domain counted over a window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub originals: u64,
+    pub retries: u64,
 }
 
 impl RetryBudget {
-    pub fn new() -> Self {
-        let count = || SlidingCount::new(BUDGET_WINDOW_SECONDS_MAX * 1000, BUCKET_MS);
-        Self { originals: count(), retries: count() }
+    /// One that counts over windows of up to `window_seconds`.
+    pub fn new(window_seconds: u64) -> Self {
+        let count = || SlidingCount::new(window_seconds * 1000, BUCKET_MS);
+        let (originals, retries, tenants) = (count(), count(), Tenants::default());
+        Self { window_seconds, originals, retries, tenants, hints: Hints::default() }
+    }
+
+    /// Whether it counts for as long as this policy asks.
+    pub(crate) fn is_long_enough(&self, policy: &Budget) -> bool {
+        policy.window_seconds <= self.window_seconds
     }
 
     /// A request that is not a retry, whatever becomes of it.
@@ -30,31 +64,102 @@ impl RetryBudget {
 
     /// Whether one more retry fits: retries ≤ max(ratio × originals, floor), counted over the window. Those
     /// that are refused don't count, else a flood of them would keep every retry out.
-    pub fn admit_retry(&self, now_ms: u64, policy: &Budget) -> bool {
+    ///
+    /// When it is spent, a tenant that has had less than its share is still let in, until half of the budget has gone that
+    /// way too. So whoever spends it all spends nobody else's share.
+    pub fn admit_retry(&self, tenant: Option<LimitId>, now_ms: u64, policy: &Budget) -> bool {
+        let window_ms = policy.window_seconds * 1000;
         // Counted first and taken back: threads that meet here admit too few for a moment, never too many.
         self.retries.add(1, now_ms);
-        let window_ms = policy.window_seconds * 1000;
+        let own = tenant.map(|tenant| self.tenants.add(tenant, now_ms / window_ms));
         let retries = self.retries.sum(now_ms, window_ms);
-        let fits = retries <= policy.min_retries_per_second * policy.window_seconds
-            || covers(policy.ratio, self.originals.sum(now_ms, window_ms), retries);
+        let floor = policy.min_retries_per_second * policy.window_seconds;
+        let fits = retries <= floor || {
+            let earned = earned(policy.ratio, self.originals.sum(now_ms, window_ms));
+            retries as f64 <= earned || own.is_some_and(|own| is_kept(own, retries, earned.max(floor as f64)))
+        };
         if !fits {
             self.retries.take_back(now_ms);
+            tenant.inspect(|tenant| self.tenants.take_back(*tenant, now_ms / window_ms));
         }
         fits
     }
 
-    /// Admitted retries per original over the window.
-    pub fn ratio(&self, now_ms: u64, policy: &Budget) -> f64 {
+    /// What was counted over the window.
+    pub(crate) fn counted(&self, now_ms: u64, policy: &Budget) -> Counted {
         let window_ms = policy.window_seconds * 1000;
-        let originals = self.originals.sum(now_ms, window_ms);
-        self.retries.sum(now_ms, window_ms) as f64 / originals.max(1) as f64
+        Counted {
+            originals: self.originals.sum(now_ms, window_ms),
+            retries: self.retries.sum(now_ms, window_ms),
+        }
     }
 }
 
-impl Default for RetryBudget {
-    fn default() -> Self {
-        Self::new()
+impl Counted {
+    /// Admitted retries per original.
+    pub fn ratio(self) -> f64 {
+        self.retries as f64 / self.originals.max(1) as f64
     }
+}
+
+impl std::iter::Sum for Counted {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            originals: sum.originals + one.originals,
+            retries: sum.retries + one.retries,
+        })
+    }
+}
+
+/// Whether the `own`th retry of a tenant is within the part that is kept for those who have had little.
+fn is_kept(own: u64, retries: u64, budget: f64) -> bool {
+    budget >= 1.0 && own as f64 <= (budget * SHARE).max(1.0) && retries as f64 <= budget * (1.0 + KEPT)
+}
+
+/// Admitted retries by tenant, each in the window that is running. Tenants are account ids, which come from names that
+/// clients choose: a keyed hash keeps them from aiming at another's slot.
+#[derive(Debug)]
+struct Tenants {
+    hash: ahash::RandomState,
+    /// The number of the window above, the count below, so that both change together.
+    slots: Box<[AtomicU64]>,
+}
+
+impl Default for Tenants {
+    fn default() -> Self {
+        Self { hash: ahash::RandomState::new(), slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Tenants {
+    /// Counts a retry; how many there were in this window with this one.
+    fn add(&self, tenant: LimitId, window: u64) -> u64 {
+        let more = |word| Some(packed(window, count_in(word, window).saturating_add(1)));
+        let slot = self.slot(tenant);
+        let before = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).unwrap_or_default();
+        u64::from(count_in(before, window)) + 1
+    }
+
+    fn take_back(&self, tenant: LimitId, window: u64) {
+        let less = |word| Some(packed(window, count_in(word, window).checked_sub(1)?));
+        // One whose window is over has nothing to take back.
+        let _ = self.slot(tenant).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    fn slot(&self, tenant: LimitId) -> &AtomicU64 {
+        let [low, ..] = self.hash.hash_one(tenant).to_le_bytes();
+        &self.slots[usize::from(low)]
+    }
+}
+
+fn packed(window: u64, count: u32) -> u64 {
+    (window << 32) | u64::from(count)
+}
+
+/// The count of a word if it is of this window; else it is over.
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is the count")]
+fn count_in(word: u64, window: u64) -> u32 {
+    if word >> 32 == window & u64::from(u32::MAX) { word as u32 } else { 0 }
 }
 
 /// Whether the value of the entry that marks retries does so: a number of at least 1.
@@ -63,10 +168,11 @@ pub fn marks_retry(value: &str) -> bool {
     value.bytes().all(|byte| byte.is_ascii_digit()) && value.bytes().any(|byte| byte != b'0')
 }
 
-fn covers(ratio: f64, originals: u64, retries: u64) -> bool {
+/// The retries that so many originals allow.
+fn earned(ratio: f64, originals: u64) -> f64 {
     // 0.29 × 100 is 28.999999999999996 in binary; people mean 29.
     const ROUNDING: f64 = 1e-9;
-    retries as f64 <= ratio * originals as f64 * (1.0 + ROUNDING)
+    ratio * originals as f64 * (1.0 + ROUNDING)
 }
 
 #[cfg(test)]
@@ -79,13 +185,13 @@ mod tests {
     }
 
     fn with_originals(n: u64) -> RetryBudget {
-        let budget = RetryBudget::new();
+        let budget = RetryBudget::new(300);
         (0..n).for_each(|_| budget.record_original(0));
         budget
     }
 
     fn admitted(budget: &RetryBudget, now_ms: u64, policy: &Budget) -> usize {
-        (0..5000).filter(|_| budget.admit_retry(now_ms, policy)).count()
+        (0..5000).filter(|_| budget.admit_retry(None, now_ms, policy)).count()
     }
 
     #[test]
@@ -131,16 +237,16 @@ mod tests {
         let budget = with_originals(10);
         let policy = policy(0.3, 10, 0);
         admitted(&budget, 0, &policy);
-        assert_eq!(budget.ratio(0, &policy), 0.3);
+        assert_eq!(budget.counted(0, &policy).ratio(), 0.3);
     }
 
     #[test]
     fn the_ratio_is_zero_on_an_idle_server_and_finite_without_originals() {
-        let budget = RetryBudget::new();
+        let budget = RetryBudget::new(300);
         let policy = policy(0.3, 10, 10);
-        assert_eq!(budget.ratio(0, &policy), 0.0);
-        budget.admit_retry(0, &policy);
-        assert_eq!(budget.ratio(0, &policy), 1.0);
+        assert_eq!(budget.counted(0, &policy).ratio(), 0.0);
+        budget.admit_retry(None, 0, &policy);
+        assert_eq!(budget.counted(0, &policy).ratio(), 1.0);
     }
 
     #[test]
@@ -150,6 +256,40 @@ mod tests {
         assert_eq!(admitted(&budget, 5_000, &policy(0.5, 10, 0)), 20);
         assert_eq!(admitted(&budget, 20_000, &policy(0.5, 10, 0)), 0);
         assert_eq!(admitted(&budget, 20_000, &policy(0.6, 60, 0)), 10, "the longer window sees them again");
+    }
+
+    fn admitted_of(budget: &RetryBudget, tenant: u128, policy: &Budget) -> usize {
+        (0..1000).filter(|_| budget.admit_retry(Some(LimitId::new(tenant)), 0, policy)).count()
+    }
+
+    #[test]
+    fn one_tenant_alone_has_all_of_it() {
+        for (originals, floor, expected) in [(0, 10, 100), (1000, 10, 300), (10, 0, 3), (0, 0, 0)] {
+            let budget = with_originals(originals);
+            assert_eq!(admitted_of(&budget, 1, &policy(0.3, 10, floor)), expected, "{originals} {floor}");
+        }
+    }
+
+    #[test]
+    fn who_spends_it_all_spends_nobody_elses_share() {
+        let (budget, policy) = (with_originals(0), policy(0.3, 10, 10));
+        assert_eq!(admitted_of(&budget, 1, &policy), 100);
+        assert_eq!((admitted_of(&budget, 2, &policy), admitted_of(&budget, 3, &policy)), (5, 5));
+        assert_eq!(admitted_of(&budget, 2, &policy), 0, "it had its share");
+        // However many come, together they are let in for half of the budget more at most.
+        let more: usize = (4..1000).map(|tenant| admitted_of(&budget, tenant, &policy)).sum();
+        assert_eq!(more, 40);
+        assert_eq!(budget.counted(0, &policy).retries, 150);
+    }
+
+    #[test]
+    fn a_share_comes_back_with_the_window() {
+        let (budget, policy) = (with_originals(0), policy(0.0, 10, 1));
+        let at = |tenant, now_ms| {
+            (0..100).filter(|_| budget.admit_retry(Some(LimitId::new(tenant)), now_ms, &policy)).count()
+        };
+        assert_eq!([at(1, 0), at(2, 0), at(2, 0)], [10, 1, 0]);
+        assert_eq!([at(1, 10_000), at(2, 10_000)], [10, 1]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::limit::Kind;
 use super::policy::{ConcurrencyHint, RetryPolicy, RollingHint};
 
 /// The wait for one failed requirement; `rand(n)` is a number in `0..=n`.
-pub fn hint_ms(kind: Kind, streak: u32, policy: &RetryPolicy, rand: impl FnOnce(u64) -> u64) -> u64 {
+pub(super) fn hint_ms(kind: Kind, streak: u32, policy: &RetryPolicy, rand: impl FnOnce(u64) -> u64) -> u64 {
     match kind {
         Kind::Concurrency { timeout_seconds } => {
             let ConcurrencyHint { base_ms, max_ms, factor, jitter_ms } = policy.concurrency;
@@ -25,7 +25,7 @@ pub fn hint_ms(kind: Kind, streak: u32, policy: &RetryPolicy, rand: impl FnOnce(
 }
 
 /// A streak is forgotten when its limit was quiet for this long.
-pub fn quiet_ms(kind: Kind, policy: &RetryPolicy) -> u64 {
+pub(super) fn quiet_ms(kind: Kind, policy: &RetryPolicy) -> u64 {
     10 * if kind.is_concurrency() { policy.concurrency.max_ms } else { policy.rolling.max_ms }
 }
 

@@ -10,19 +10,19 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// Events by bucket of time.
 #[derive(Debug)]
-pub struct SlidingCount {
+pub(super) struct SlidingCount {
     bucket_ms: u64,
     ring: Box<[AtomicU64]>,
 }
 
 impl SlidingCount {
     /// Remembers `window_ms`, in buckets of `bucket_ms`.
-    pub fn new(window_ms: u64, bucket_ms: u64) -> Self {
+    pub(super) fn new(window_ms: u64, bucket_ms: u64) -> Self {
         Self { bucket_ms, ring: (0..window_ms / bucket_ms).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Adds `n` events. A bucket holds four billion, more than any machine counts in the time of one.
-    pub fn add(&self, n: u32, now_ms: u64) {
+    pub(super) fn add(&self, n: u32, now_ms: u64) {
         let number = self.number(now_ms);
         let slot = &self.ring[self.slot(number)];
         let mut word = slot.load(Ordering::Relaxed);
@@ -38,13 +38,13 @@ impl SlidingCount {
     }
 
     /// Takes back one event that was added with the same `now_ms`.
-    pub fn take_back(&self, now_ms: u64) {
+    pub(super) fn take_back(&self, now_ms: u64) {
         let number = self.number(now_ms);
         self.ring[self.slot(number)].fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The count of each bucket of the window that ends now, the newest first.
-    pub fn counts(&self, now_ms: u64, window_ms: u64) -> impl Iterator<Item = u64> {
+    pub(super) fn counts(&self, now_ms: u64, window_ms: u64) -> impl Iterator<Item = u64> {
         let newest = self.number(now_ms);
         let buckets = (window_ms / self.bucket_ms).min(self.ring.len() as u64).min(newest + 1);
         let (before, after) = self.ring.split_at(self.slot(newest) + 1);
@@ -55,7 +55,7 @@ impl SlidingCount {
         })
     }
 
-    pub fn sum(&self, now_ms: u64, window_ms: u64) -> u64 {
+    pub(super) fn sum(&self, now_ms: u64, window_ms: u64) -> u64 {
         self.counts(now_ms, window_ms).sum()
     }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Service;
-use crate::admission::{DecideError, Denial, Request, Status};
+use super::unsent::UnsentLease;
+use crate::admission::{DecideError, Denial, DescriptorStatus, Request};
 use crate::lease::Report;
 use crate::registry::Ask;
 use crate::retry::budget::marks_retry;
@@ -34,11 +35,20 @@ pub(crate) struct Completion<'a> {
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// One per descriptor, in the order of the call. That of a completion is always OK.
-    pub(crate) statuses: SmallVec<[Status; 4]>,
+    pub(crate) statuses: SmallVec<[DescriptorStatus; 4]>,
     /// `None`: allowed.
     pub(crate) denial: Option<Denial>,
-    /// What a completion must name, if one is needed: a token, or the id of a lease that has none.
-    pub(crate) lease: Option<String>,
+    /// If a completion is needed.
+    pub(crate) lease: Option<CheckLease>,
+}
+
+/// The lease of a call.
+#[derive(Debug)]
+pub(crate) struct CheckLease {
+    /// What a completion must name: a token, or the id of a lease that has none.
+    pub(crate) handle: String,
+    /// Goes with the answer; `None` if nothing is held.
+    pub(crate) unsent: Option<UnsentLease>,
 }
 
 impl Service {
@@ -55,15 +65,18 @@ impl Service {
             let request =
                 Request { domain: check.domain, asks: check.asks, is_retry, request_id: check.request_id };
             let decision = self.admission.decide(&snapshot, &request).await?;
-            // A lease that has no token can still be completed here.
-            let handle = |lease: &crate::lease::Lease| {
-                self.leases.issue(lease, "").token.unwrap_or_else(|| lease.id.to_string())
-            };
-            checked.lease = decision.lease.as_deref().map(handle);
+            checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
+                let issued = self.leases.issue(&lease, "");
+                // A request that is sent again when its lease was completed is told of that lease, and holds nothing.
+                let unsent = issued.is_some().then(|| UnsentLease::new(self, lease.id.clone(), *undo));
+                let token = issued.map_or_else(|| self.leases.token(&lease), |issued| issued.token);
+                // A lease that has no token can still be completed here.
+                CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }
+            });
             (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
         }
         for completion in &check.completions {
-            checked.statuses.insert(completion.index, Status::bare());
+            checked.statuses.insert(completion.index, DescriptorStatus::bare());
         }
         Ok(checked)
     }

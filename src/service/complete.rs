@@ -14,7 +14,6 @@ use crate::lease::settle::{Adjustment, Settlement, settle, used_by_reports};
 use crate::lease::token::Refused;
 use crate::lease::{Lease, Report};
 use crate::ledger::LedgerError;
-use crate::retry::backoff::Backoff;
 use crate::snapshot::Snapshot;
 
 /// One completion of an application.
@@ -136,18 +135,9 @@ impl Service {
 
     /// Gives all of a lease back, as if it had never been: nobody was told of it, so nobody else will.
     pub(super) async fn release(self: &Arc<Self>, lease: Lease) {
-        let mut backoff = Backoff::default();
-        // Its transfers are named, so that however often it is asked for, it happens once.
-        while lease.ends_at_unix_ms() > clock::unix_ms() {
-            let nothing = vec![Some(0); lease.held.len()];
-            if self.settle(lease.clone(), nothing, Why::GivenBack).await.is_ok() {
-                return;
-            }
-            if self.queue.is_closing() {
-                return;
-            }
-            tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-        }
+        let nothing = vec![Some(0); lease.held.len()];
+        // What can't be given back now is tried until the lease ends.
+        drop(self.settle(lease, nothing, Why::GivenBack).await);
     }
 
     fn tell_those_who_wait(&self, snapshot: &Snapshot, lease: &Lease, settlements: &[Settlement], why: Why) {
@@ -160,7 +150,7 @@ impl Service {
         if why == Why::Completed {
             let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
             let released = settlements.iter().filter(|each| lease.held[each.index].kind.is_concurrency());
-            released.for_each(|settlement| account(settlement).saw_hold(held_ms));
+            released.for_each(|settlement| account(settlement).hints.saw_hold(held_ms));
             self.queue.completed(&lease.id);
         }
         let freed = settlements.iter().filter(|each| !matches!(each.adjustment, Adjustment::Raise { .. }));

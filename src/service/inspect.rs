@@ -9,7 +9,7 @@ use super::Service;
 use crate::clock;
 use crate::lease::table::LeaseState;
 use crate::lease::{Held, Lease};
-use crate::ledger::{Balance, LedgerError};
+use crate::ledger::{Balance, Ledger, LedgerError};
 use crate::registry::NamedLimit;
 use crate::retry::eta;
 use crate::telemetry::LimitLabel;
@@ -88,8 +88,8 @@ impl Service {
     /// Everything that is measured, as Prometheus reads it. What is a reading and not a count is read now.
     pub(crate) async fn metrics_text(&self) -> Result<String, fmt::Error> {
         self.read_gauges().await;
-        let (policy, now_ms) = (&self.live.load_full().retry, clock::monotonic_ms());
-        self.metrics.retry_budget_ratio.set(self.admission.retry.budget_ratio(policy, now_ms));
+        let ratio = self.live.load().retry_budget_ratio(clock::monotonic_ms());
+        self.metrics.retry_budget_ratio.set(ratio);
         self.metrics.encode()
     }
 

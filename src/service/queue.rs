@@ -10,11 +10,12 @@ use tokio::sync::Notify;
 
 use super::Service;
 use super::reserve::{Ask, AskName, ReserveError, UnknownLimit};
-use crate::admission::{Denial, Name, Offered};
+use super::unsent::UnsentLease;
+use crate::admission::{self, Denial, Name};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{LedgerError, Outlook};
-use crate::limit::{Account, LeaseId, LimitSpec};
+use crate::ledger::{Account, Ledger, LedgerError, Schedule};
+use crate::limit::{LeaseId, LimitSpec};
 use crate::queue::runner::Attempts;
 use crate::queue::step::{Attempt, Attempted};
 use crate::queue::{
@@ -51,7 +52,7 @@ pub enum Left {
 
 impl Service {
     /// Allowed at once if it fits, else a place in the queue. A denial says why there is none.
-    pub async fn queue_reserve(&self, ask: &Ask<'_>) -> Result<QueueReserve, ReserveError> {
+    pub async fn queue_reserve(self: &Arc<Self>, ask: &Ask<'_>) -> Result<QueueReserve, ReserveError> {
         let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
@@ -66,12 +67,12 @@ impl Service {
         let mut refused_by = None;
         let limits = plan.requirements.iter().map(|requirement| requirement.account.id);
         if self.queue.may_skip(JobId::of(&id), limits) {
-            match self.admission.offer(&plan, Name::Lease(&id)).await {
-                Ok(Offered::Taken(lease)) => return self.served_at_once(ask, plan, lease),
-                Ok(Offered::UsedForAnother) => return Err(ReserveError::UsedForAnother),
-                Ok(Offered::Refused { limit, .. }) => refused_by = Some(limit),
+            match self.admission.attempt(&plan, Name::Lease(&id), &snapshot.retry).await {
+                Ok(admission::Attempt::Taken(lease)) => return self.served_at_once(ask, plan, lease),
+                Ok(admission::Attempt::UsedForAnother) => return Err(ReserveError::UsedForAnother),
+                Ok(admission::Attempt::Refused { limit, .. }) => refused_by = Some(limit),
                 // A ledger that doesn't answer is waited for in the queue.
-                Ok(Offered::NameIsSpent | Offered::Never(_)) | Err(_) => {}
+                Ok(admission::Attempt::NameIsSpent | admission::Attempt::Never(_)) | Err(_) => {}
             }
         }
         match self.queue.take_place(new_place(ask, id, plan, refused_by), &snapshot.retry.queue) {
@@ -88,13 +89,17 @@ impl Service {
     }
 
     fn served_at_once(
-        &self,
+        self: &Arc<Self>,
         ask: &Ask<'_>,
         plan: Plan,
         lease: Option<Box<Lease>>,
     ) -> Result<QueueReserve, ReserveError> {
-        let mut grant = self.grant(ask, plan, lease)?;
-        grant.told();
+        let undo = lease.as_ref().map(|lease| {
+            let id = &lease.id;
+            Box::new(self.admission.undo(&plan, Name::Lease(id), id))
+        });
+        let grant = self.grant(ask, lease, undo)?;
+        grant.unsent.into_iter().for_each(UnsentLease::sent);
         self.lease_api.allowed(Reason::Allowed);
         let reserved = Reserved {
             lease: grant.id.clone(),
@@ -178,24 +183,26 @@ impl Attempts for Service {
             Err(UnknownLimit(key)) => return Attempted::Failed(Failure::UnknownLimit(key)),
         };
         // The first attempt has the name of the place, so that whoever asked for a name gets it and is charged once.
-        let mut offered = Ok(Offered::NameIsSpent);
+        let mut tried = Ok(admission::Attempt::NameIsSpent);
         if attempt.is_first {
-            offered = self.admission.offer(&plan, Name::Lease(&attempt.name)).await;
+            tried = self.admission.attempt(&plan, Name::Lease(&attempt.name), &snapshot.retry).await;
         }
-        if matches!(offered, Ok(Offered::NameIsSpent)) {
-            offered = self.admission.offer(&plan, Name::Fresh).await;
+        if matches!(tried, Ok(admission::Attempt::NameIsSpent)) {
+            tried = self.admission.attempt(&plan, Name::Fresh, &snapshot.retry).await;
         }
-        match offered {
-            Ok(Offered::Taken(lease)) => Attempted::Served(lease),
-            Ok(Offered::Refused { limit, spec }) => Attempted::Refused { limit, spec },
-            Ok(Offered::Never(key)) => Attempted::Failed(Failure::NeverFits(key.to_string())),
-            Ok(Offered::UsedForAnother | Offered::NameIsSpent) => Attempted::Failed(Failure::NameUsed),
+        match tried {
+            Ok(admission::Attempt::Taken(lease)) => Attempted::Served(lease),
+            Ok(admission::Attempt::Refused { limit, spec }) => Attempted::Refused { limit, spec },
+            Ok(admission::Attempt::Never(key)) => Attempted::Failed(Failure::NeverFits(key.to_string())),
+            Ok(admission::Attempt::UsedForAnother | admission::Attempt::NameIsSpent) => {
+                Attempted::Failed(Failure::NameUsed)
+            }
             Err(error) => not_answered(&error),
         }
     }
 
-    async fn schedule(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Outlook> {
-        self.admission.ledger.outlook(account, spec.kind.lifetime_seconds()).await.ok()
+    async fn schedule(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        self.admission.ledger.schedule(account, spec.kind.lifetime_seconds()).await.ok()
     }
 
     fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
@@ -216,11 +223,11 @@ impl Attempts for Service {
                 is_picked_up: false,
             };
         };
-        let issued = self.leases.issue_as(&place.id, &lease, &place.job_id);
+        self.leases.issue_as(&place.id, &lease, &place.job_id);
         Reserved {
             lease: lease.id.clone(),
-            token: issued.token,
-            reserved_at_unix_ms: issued.reserved_at_unix_ms,
+            token: self.leases.token(&lease),
+            reserved_at_unix_ms: lease.reserved_at_unix_ms,
             ends_at_unix_ms: lease.ends_at_unix_ms(),
             unclaimed: Some(lease),
             is_picked_up: false,

@@ -8,10 +8,11 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::Service;
+use super::unsent::UnsentLease;
 use crate::admission::{DecideError, Decision, Denial, Name};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{Code, LedgerError};
+use crate::ledger::{Chain, LedgerError, RefusalCode};
 use crate::limit::{Cost, LeaseId};
 use crate::registry::{Enforcement, Plan, Requirement};
 use crate::snapshot::Snapshot;
@@ -35,43 +36,19 @@ pub enum AskName<'a> {
 
 /// A lease that was handed out.
 #[derive(Debug)]
-pub struct Grant<'s> {
+pub struct Grant {
     pub id: LeaseId,
     /// `None` if it can be completed by its id only.
     pub token: Option<String>,
     pub reserved_at_unix_ms: u64,
-    untold: Untold<'s>,
-}
-
-impl Grant<'_> {
-    /// The caller hears of it now. A grant that is dropped before that is given back, for example one of a batch whose
-    /// caller left while others of it were under way.
-    pub fn told(&mut self) {
-        self.untold.plan = None;
-    }
-}
-
-#[derive(Debug)]
-struct Untold<'s> {
-    service: &'s Service,
-    plan: Option<Box<Plan>>,
-    id: LeaseId,
-    is_named: bool,
-}
-
-impl Drop for Untold<'_> {
-    fn drop(&mut self) {
-        if let Some(plan) = self.plan.take() {
-            let name = if self.is_named { Name::Lease(&self.id) } else { Name::Fresh };
-            self.service.admission.give_back(&plan, name, &self.id);
-        }
-    }
+    /// Goes with the answer; `None` if nothing is held.
+    pub unsent: Option<UnsentLease>,
 }
 
 /// What a reserve came to.
 #[derive(Debug)]
-pub enum ReserveOutcome<'s> {
-    Granted(Grant<'s>),
+pub enum ReserveOutcome {
+    Granted(Grant),
     Denied(Denial),
 }
 
@@ -99,7 +76,7 @@ impl From<UnknownLimit> for ReserveError {
 }
 
 impl Service {
-    pub async fn reserve(&self, ask: &Ask<'_>) -> Result<ReserveOutcome<'_>, ReserveError> {
+    pub async fn reserve(self: &Arc<Self>, ask: &Ask<'_>) -> Result<ReserveOutcome, ReserveError> {
         let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
@@ -113,21 +90,21 @@ impl Service {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),
         })?;
-        if decision.refused == Some(Code::ExistsWithDifferentFields) {
+        if decision.refused == Some(RefusalCode::ExistsWithDifferentFields) {
             return Err(ReserveError::UsedForAnother);
         }
         self.count(&decision);
         match decision.denial {
             Some(denial) => Ok(ReserveOutcome::Denied(denial)),
-            None => self.grant(ask, plan, decision.lease).map(ReserveOutcome::Granted),
+            None => self.grant(ask, decision.lease, decision.undo).map(ReserveOutcome::Granted),
         }
     }
 
     /// All at once, answered in order. What could not be read is answered with what is wrong with it.
     pub(crate) async fn reserve_batch(
-        &self,
+        self: &Arc<Self>,
         asks: Vec<Result<Ask<'_>, ReserveError>>,
-    ) -> Vec<Result<ReserveOutcome<'_>, ReserveError>> {
+    ) -> Vec<Result<ReserveOutcome, ReserveError>> {
         join_all(asks.into_iter().map(|ask| async { self.reserve(&ask?).await })).await
     }
 
@@ -156,14 +133,12 @@ impl Service {
     }
 
     pub(super) fn grant(
-        &self,
+        self: &Arc<Self>,
         ask: &Ask<'_>,
-        plan: Plan,
         lease: Option<Box<Lease>>,
-    ) -> Result<Grant<'_>, ReserveError> {
-        let is_named = !matches!(ask.name, AskName::Fresh);
-        let untold = |id: &LeaseId, plan| Untold { service: self, plan, id: id.clone(), is_named };
-        let Some(lease) = lease else {
+        undo: Option<Box<Chain>>,
+    ) -> Result<Grant, ReserveError> {
+        let (Some(lease), Some(undo)) = (lease, undo) else {
             // Allowed because the ledger could not be asked: nothing is held.
             let reserved_at_unix_ms = clock::unix_ms();
             let id = match &ask.name {
@@ -172,19 +147,15 @@ impl Service {
                     LeaseId::fresh(reserved_at_unix_ms, fastrand::u128(..))
                 }
             };
-            return Ok(Grant { untold: untold(&id, None), id, token: None, reserved_at_unix_ms });
+            return Ok(Grant { id, token: None, reserved_at_unix_ms, unsent: None });
         };
-        let issued = self.leases.issue(&lease, ask.job_id);
-        if issued.differs {
+        let Some(issued) = self.leases.issue(&lease, ask.job_id) else {
+            self.give_back(*undo);
             return Err(ReserveError::UsedForAnother);
-        }
+        };
         let (token, reserved_at_unix_ms) = (issued.token, issued.reserved_at_unix_ms);
-        Ok(Grant {
-            untold: untold(&lease.id, Some(Box::new(plan))),
-            id: lease.id,
-            token,
-            reserved_at_unix_ms,
-        })
+        let unsent = Some(UnsentLease::new(self, lease.id.clone(), *undo));
+        Ok(Grant { id: lease.id, token, reserved_at_unix_ms, unsent })
     }
 
     fn count(&self, decision: &Decision) {

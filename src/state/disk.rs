@@ -7,9 +7,15 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 /// The text of a file, if there is one.
-pub fn read(path: &Path) -> Result<Option<String>, String> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+pub(super) fn read(path: &Path) -> Result<Option<String>, String> {
+    let bytes = read_bytes(path)?;
+    bytes.map(String::from_utf8).transpose().map_err(|error| format!("can't be read: {error}"))
+}
+
+/// The bytes of a file, if there is one.
+pub(super) fn read_bytes(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("can't be read: {error}")),
     }
@@ -19,7 +25,7 @@ pub fn read(path: &Path) -> Result<Option<String>, String> {
 ///
 /// The order, and the loss that each step prevents: the new text is on the disk before it has the name, or a crash would
 /// leave the name on half a file; the directory is on the disk before we say so, or a crash would bring the old file back.
-pub fn write(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+pub(super) fn write(dir: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let new = dir.join(format!(".{name}.new"));
     let written = File::create(&new).and_then(|mut file| {
@@ -35,7 +41,7 @@ pub fn write(dir: &Path, name: &str, text: &str) -> io::Result<()> {
 }
 
 /// Removes a file, if there is one.
-pub fn remove(dir: &Path, name: &str) -> io::Result<()> {
+pub(super) fn remove(dir: &Path, name: &str) -> io::Result<()> {
     match fs::remove_file(dir.join(name)) {
         Ok(()) => sync(dir),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -43,6 +49,6 @@ pub fn remove(dir: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-fn sync(dir: &Path) -> io::Result<()> {
+pub(super) fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

@@ -54,7 +54,7 @@ struct OverrideFile {
     retry_policy: Value,
 }
 
-pub fn write_limits(limits: &BTreeMap<LimitKey, LimitState>) -> io::Result<String> {
+pub(super) fn write_limits(limits: &BTreeMap<LimitKey, LimitState>) -> io::Result<String> {
     let limits = limits.iter().map(|(key, limit)| entry(key, limit)).collect();
     let file: LimitsFile<LimitEntry<Definition<'_>>> = LimitsFile { version: VERSION, limits };
     Ok(serde_json::to_string_pretty(&file)? + "\n")
@@ -72,7 +72,7 @@ fn entry<'l>(key: &'l LimitKey, limit: &'l LimitState) -> LimitEntry<Definition<
     LimitEntry { definition, status, pending_decrease_to, owner }
 }
 
-pub fn parse_limits(text: &str) -> Result<BTreeMap<LimitKey, LimitState>, String> {
+pub(super) fn parse_limits(text: &str) -> Result<BTreeMap<LimitKey, LimitState>, String> {
     check_version(text)?;
     let file: LimitsFile<LimitEntry<Value>> = from_json(text)?;
     let mut limits = BTreeMap::new();
@@ -116,12 +116,57 @@ fn file_limit(definition: &Value) -> Result<(LimitKey, LimitSpec), Vec<Problem>>
     Ok((LimitKey::new(&key), LimitSpec { origin, ..spec }))
 }
 
-pub fn write_override(patch: &Value) -> io::Result<String> {
+/// A line of the journal: what has changed since the file with this digest.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangesLine<D> {
+    version: u64,
+    goes_with: String,
+    changes: Vec<ChangeEntry<D>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ChangeEntry<D> {
+    Put(LimitEntry<D>),
+    Remove(String),
+}
+
+pub(super) fn write_changes<'l>(
+    goes_with: &str,
+    changes: impl Iterator<Item = (&'l LimitKey, Option<&'l LimitState>)>,
+) -> io::Result<String> {
+    let change = |(key, limit): (&'l LimitKey, Option<&'l LimitState>)| match limit {
+        Some(limit) => ChangeEntry::Put(entry(key, limit)),
+        None => ChangeEntry::Remove(key.as_str().to_owned()),
+    };
+    let changes = changes.map(change).collect();
+    let line: ChangesLine<Definition<'_>> =
+        ChangesLine { version: VERSION, goes_with: goes_with.to_owned(), changes };
+    Ok(serde_json::to_string(&line)?)
+}
+
+/// A limit as it is, or `None` if it is gone.
+type Change = (LimitKey, Option<LimitState>);
+
+/// The digest of the file that a line goes with, and what it changes.
+pub(super) fn parse_changes(json: &str) -> Result<(String, Vec<Change>), String> {
+    check_version(json)?;
+    let line: ChangesLine<Value> = from_json(json)?;
+    let change = |change| match change {
+        ChangeEntry::Put(entry) => limit_of(entry).map(|(key, limit)| (key, Some(limit))),
+        ChangeEntry::Remove(key) => Ok((LimitKey::new(&key), None)),
+    };
+    let changes = line.changes.into_iter().map(change).collect::<Result<_, String>>()?;
+    Ok((line.goes_with, changes))
+}
+
+pub(super) fn write_override(patch: &Value) -> io::Result<String> {
     let file = OverrideFile { version: VERSION, retry_policy: patch.clone() };
     Ok(serde_json::to_string_pretty(&file)? + "\n")
 }
 
-pub fn parse_override(text: &str) -> Result<Value, String> {
+pub(super) fn parse_override(text: &str) -> Result<Value, String> {
     check_version(text)?;
     from_json::<OverrideFile>(text).map(|file| file.retry_policy)
 }

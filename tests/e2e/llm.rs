@@ -360,3 +360,36 @@ async fn what_is_too_large_to_be_held_is_refused() {
     let path = format!("{CHAT}?answer=openai-stream&pad={most}");
     assert_eq!(setup.charged(&path, BODY).await.0, 200);
 }
+
+/// The route of docs/llm.md, in its place.
+#[tokio::test]
+async fn streams_that_would_not_tell_can_be_refused() {
+    let document = include_str!("../../docs/llm.md");
+    let route = document.split("# the first route\n").nth(1).unwrap().split("```").next().unwrap();
+    let indent = " ".repeat(24);
+    let first = "# A JWT, by its look.";
+    let route: String = route.lines().map(|line| format!("{line}\n{indent}")).collect();
+    let setup = Setup::start(&[(first, &format!("{route}{first}"))]).await;
+    let tells = r#""stream_options":{"include_usage":true}"#;
+    for (fields, status) in [
+        (r#""stream":true"#.to_owned(), 400),
+        (r#""stream":1"#.to_owned(), 400),
+        (r#""stream":true,"stream_options":{"include_usage":false}"#.to_owned(), 400),
+        (r#""stream":true,"stream_options":{"include_usage":"yes"}"#.to_owned(), 400),
+        (format!(r#""stream":true,{tells}"#), 200),
+        (r#""stream":false"#.to_owned(), 200),
+        (r#""n":1"#.to_owned(), 200),
+    ] {
+        let body = format!(r#"{{"model":"gpt-4o",{fields}}}"#);
+        let expected = if status == 200 { 1_234_567 } else { 0 };
+        let path = format!("{CHAT}?answer=openai-stream");
+        assert_eq!(setup.charged(&path, &body).await, (status, expected), "{body}");
+    }
+    let path = "/v1/messages?answer=anthropic-stream";
+    assert_eq!(setup.charged(path, r#"{"model":"claude","stream":true}"#).await, (200, 569));
+    assert_eq!(
+        setup.ask(CHAT, &[], r#"{"stream":true}"#).await.status,
+        401,
+        "who is not known learns nothing"
+    );
+}

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use sluice::ledger::memory::Memory;
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Account, Accounts, LeaseId, LimitKey};
+use sluice::ledger::{Account, Accounts, Action, Chain, Hold, Keep, Transfer, Verdict};
+use sluice::limit::{LeaseId, LimitKey};
 
 const COUNT: u64 = 1_000_000;
 
@@ -80,7 +80,7 @@ fn reservations(accounts: u64) -> u64 {
         let lease = LeaseId::fresh(n, fastrand::u128(..));
         // Spread over time, as leases are.
         let now_ms = 1_000_000 + n / 10;
-        let outcome = memory.apply(&Chain { lease, keep: Keep::ForRetries, transfers }, now_ms).unwrap();
+        let outcome = memory.apply_at(&Chain { lease, keep: Keep::ForRetries, transfers }, now_ms).unwrap();
         assert_eq!(outcome.verdict, Verdict::Done);
     }
     assert_eq!(memory.records() as u64, COUNT);

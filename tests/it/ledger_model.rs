@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sluice::ledger::{Action, Chain, Code, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Account, LeaseId, LimitKey};
+use sluice::ledger::{Account, Action, Chain, Hold, Keep, RefusalCode, Transfer, Verdict};
+use sluice::limit::{LeaseId, LimitKey};
 
 use crate::scenario::{Bench, OnMemory};
 
@@ -140,8 +140,9 @@ impl Audit {
                 }));
             }
             Some(index) => match verdict {
+                Verdict::NotAsked => panic!("a ledger must be asked"),
                 Verdict::Refused(refusal) => {
-                    prop_assert_eq!((refusal.code, refusal.index), (Code::ExceedsCredits, index));
+                    prop_assert_eq!((refusal.code, refusal.index), (RefusalCode::ExceedsCredits, index));
                 }
                 Verdict::Done => return Err(TestCaseError::fail("over-admitted")),
             },
@@ -167,7 +168,7 @@ impl Audit {
         let others = self.model.used(limit) - self.model.held[found].amount;
         if again.is_some_and(|amount| others + amount > CAPACITIES[limit]) {
             prop_assert!(
-                matches!(verdict, Verdict::Refused(r) if r.code == Code::ExceedsCredits && r.index == 1)
+                matches!(verdict, Verdict::Refused(r) if r.code == RefusalCode::ExceedsCredits && r.index == 1)
             );
             return Ok(());
         }

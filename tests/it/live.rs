@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer, Verdict};
+use sluice::ledger::{Action, Chain, Hold, Keep, Ledger, Transfer, Verdict};
 use sluice::limit::LeaseId;
 use sluice::registry::NamedLimit;
 use smallvec::SmallVec;
@@ -114,6 +114,6 @@ pub async fn take(app: &TestApp, limit: &NamedLimit, amount: u64) {
     let transfer = Transfer { account: Arc::clone(&limit.account), action: Action::Reserve(hold) };
     let lease = LeaseId::fresh(sluice::clock::unix_ms(), fastrand::u128(..));
     let chain = Chain { lease, keep: Keep::Nothing, transfers: SmallVec::from_iter([transfer]) };
-    let outcome = app.app.service.admission.ledger.apply(chain).await.unwrap();
+    let outcome = app.app.service.admission.ledger.apply(&chain).await.unwrap();
     assert_eq!(outcome.verdict, Verdict::Done);
 }

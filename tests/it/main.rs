@@ -25,6 +25,7 @@ mod testapp;
 mod wire;
 
 mod app;
+mod budget;
 mod cli;
 mod footprint;
 mod malformed;
@@ -46,6 +47,7 @@ mod live_token;
 mod lease_rows;
 mod lease_scenario;
 mod leases;
+mod unsent;
 
 mod queue;
 mod queue_rows;
@@ -61,6 +63,7 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
@@ -74,5 +77,7 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_sessions;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sums;

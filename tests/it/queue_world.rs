@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Account, Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
+use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
+use sluice::limit::{Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
 use sluice::queue::places::Places;
 use sluice::queue::step::{Attempted, Step, Work};
 use sluice::queue::{JobId, Need, NewPlace, Reserved, Share};
@@ -182,10 +182,11 @@ impl World {
                             step.attempted(attempt.id, refused, |_, _| panic!("not served"), half)
                         })
                     }
+                    Verdict::NotAsked => panic!("the memory ledger always answers"),
                 }
             }
             Work::Schedule(account, _) => {
-                let schedule = self.ledger.outlook(&account, self.now_ms);
+                let schedule = self.ledger.schedule(&account, self.now_ms);
                 self.step(|step| step.scheduled(account.id, Some(schedule), half));
                 None
             }
@@ -253,7 +254,7 @@ impl World {
             assert_eq!(self.ledger.apply(&chain, self.now_ms).unwrap().verdict, Verdict::Done);
             for (limit, _) in needs {
                 let account = Arc::clone(&self.limits[limit].0);
-                account.saw_hold(self.now_ms - since_ms);
+                account.hints.saw_hold(self.now_ms - since_ms);
                 self.places.freed(account.id);
             }
         }

@@ -141,6 +141,15 @@ fn every_yaml_file_can_be_read() {
     );
 }
 
+/// With `-isystem` the headers of a clang on the machine and ours would hide each other's types, and nothing would build.
+#[test]
+fn building_with_tigerbeetle_does_not_depend_on_a_clang() {
+    let script = read(&root().join("scripts/tools.sh"));
+    let line = script.lines().find(|line| line.starts_with("export BINDGEN_EXTRA_CLANG_ARGS="));
+    let line = line.expect("it tells bindgen where headers are");
+    assert!(line.contains("=-resource-dir=") && !line.contains("-isystem"), "{line}");
+}
+
 /// The snippets of a document in one language.
 fn snippets(text: &str, language: &str) -> Vec<String> {
     let mut snippets = Vec::new();

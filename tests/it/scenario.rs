@@ -14,8 +14,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
-use sluice::ledger::{Action, Balance, Chain, Code, Hold, Keep, Outcome, Transfer, Verdict};
-use sluice::limit::{Account, LeaseId, LimitKey};
+use sluice::ledger::{Account, Action, Balance, Chain, Hold, Keep, Outcome, RefusalCode, Transfer, Verdict};
+use sluice::limit::{LeaseId, LimitKey};
 
 /// A ledger under test.
 pub trait Bench {
@@ -157,21 +157,25 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
 }
 
 fn say(outcome: &Outcome, names: &[&str], all: bool) -> String {
-    let Verdict::Refused(refusal) = outcome.verdict else { return "ok".to_owned() };
+    let refusal = match outcome.verdict {
+        Verdict::Done => return "ok".to_owned(),
+        Verdict::NotAsked => return "not asked".to_owned(),
+        Verdict::Refused(refusal) => refusal,
+    };
     let first = names[refusal.index];
-    let others =
-        names.iter().enumerate().filter(|(n, _)| *n != refusal.index && refusal.failed & (1 << n) != 0);
+    let others = names.iter().enumerate().filter(|(n, _)| *n != refusal.index && refusal.failed.contains(*n));
     match refusal.code {
-        Code::ExceedsCredits if all => {
+        RefusalCode::ExceedsCredits if all => {
             others.fold(format!("over {first}"), |text, (_, name)| text + "," + name)
         }
-        Code::ExceedsCredits => format!("over {first}"),
-        Code::LimitDecreasing => format!("decreasing {first}"),
-        Code::IdAlreadyFailed => "burnt".to_owned(),
-        Code::ExistsWithDifferentFields => "conflict".to_owned(),
-        Code::PendingTransferNotFound => "unknown".to_owned(),
-        Code::PendingTransferExpired => "expired".to_owned(),
-        Code::PendingTransferAlreadyVoided => "voided".to_owned(),
-        Code::Abandoned => "abandoned".to_owned(),
+        RefusalCode::ExceedsCredits => format!("over {first}"),
+        RefusalCode::LimitDecreasing => format!("decreasing {first}"),
+        RefusalCode::IdAlreadyFailed => "burnt".to_owned(),
+        RefusalCode::ExistsWithDifferentFields => "conflict".to_owned(),
+        RefusalCode::PendingTransferNotFound => "unknown".to_owned(),
+        RefusalCode::PendingTransferExpired => "expired".to_owned(),
+        RefusalCode::PendingTransferAlreadyVoided => "voided".to_owned(),
+        RefusalCode::Abandoned => "abandoned".to_owned(),
+        RefusalCode::NotAsked => "not asked".to_owned(),
     }
 }

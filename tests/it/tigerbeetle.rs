@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
+use sluice::ledger::{Chain, Ledger, LedgerError, Outcome};
 use sluice::telemetry::Metrics;
 
 /// The binary; a test that needs it fails without it.
@@ -39,11 +40,28 @@ impl Server {
         Self::run(dir, 0, &addresses, port)
     }
 
-    /// Starts on the data file that is there.
+    /// With as few connections as a development server has by default.
+    pub fn start_with_eight_connections() -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        format(dir.path(), 0, 1);
+        Self::run_with(&["start", "--development"], dir, 0, "0", 0)
+    }
+
+    /// Starts on the data file that is there. Several sidecars share it, so it has more connections.
     fn run(dir: Arc<tempfile::TempDir>, replica: usize, addresses: &str, port: u16) -> Self {
-        // Several sidecars share it: more connections than a development server has by default.
+        let start = ["start", "--development", "--experimental", "--limit-pipeline-requests=24"];
+        Self::run_with(&start, dir, replica, addresses, port)
+    }
+
+    fn run_with(
+        start: &[&str],
+        dir: Arc<tempfile::TempDir>,
+        replica: usize,
+        addresses: &str,
+        port: u16,
+    ) -> Self {
         let mut child = Command::new(binary())
-            .args(["start", "--development", "--experimental", "--limit-pipeline-requests=24"])
+            .args(start)
             .arg(format!("--addresses={addresses}"))
             .arg(dir.path().join(format!("0_{replica}.tigerbeetle")))
             .stdin(Stdio::piped())
@@ -119,7 +137,7 @@ impl Server {
     ) -> TigerBeetle {
         let cluster = Cluster { id: 0, addresses: vec![self.address()] };
         let options = Options { cluster, transfer_ids, timeout, queue_max, sums, events: None };
-        TigerBeetle::start(options, Arc::new(Metrics::default()))
+        TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap()
     }
 }
 
@@ -159,7 +177,7 @@ impl Replicas {
             sums: true,
             events: None,
         };
-        TigerBeetle::start(options, Arc::new(Metrics::default()))
+        TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap()
     }
 }
 
@@ -177,6 +195,11 @@ impl Drop for Server {
             eprintln!("--- TigerBeetle on port {} ---\n{}", self.port, self.output.lock().unwrap());
         }
     }
+}
+
+/// Applies a chain that the caller has no more use for.
+pub async fn apply(ledger: &TigerBeetle, chain: Chain, limit: Duration) -> Result<Outcome, LedgerError> {
+    ledger.apply_within(&chain, limit).await
 }
 
 pub async fn until_ready(ledger: &TigerBeetle, limit: Duration) {

@@ -1,4 +1,4 @@
-//! Real faults in real processes: kill -9, SIGSTOP, eviction, an address nobody listens on, a wrong cluster.
+//! Real faults in real processes: kill -9, SIGSTOP, an address nobody listens on, a wrong cluster.
 //!
 //! The promise under all of them: no answer later than its deadline, everything acknowledged is found afterwards, what
 //! was not acknowledged is given back, and nothing is admitted above the capacity.
@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, TigerBeetle, TransferIds};
-use sluice::ledger::{Keep, LedgerError, Verdict};
-use sluice::limit::Account;
+use sluice::ledger::{Account, Keep, Ledger, LedgerError, Verdict};
 use sluice::telemetry::Metrics;
-use tigerbeetle_unofficial as tb;
 
-use crate::tigerbeetle::{Replicas, Server, free_port, until_ready};
+use crate::tigerbeetle::{Replicas, Server, apply, free_port, until_ready};
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
 
 const TIMEOUT: Duration = Duration::from_millis(400);
@@ -68,7 +66,7 @@ impl Load {
             transfers.push(reserve(&self.tight, 1, TIGHT, 3600));
         }
         let started = Instant::now();
-        let answer = self.ledger.apply(chain(fresh(), Keep::ForCompletion, transfers), TIMEOUT).await;
+        let answer = apply(&self.ledger, chain(fresh(), Keep::ForCompletion, transfers), TIMEOUT).await;
         let took = u64::try_from(started.elapsed().as_millis()).unwrap();
         self.slowest_ms.fetch_max(took, Ordering::Relaxed);
         match answer.map(|outcome| outcome.verdict) {
@@ -77,6 +75,7 @@ impl Load {
                 self.tight_acked.fetch_add(u64::from(tight), Ordering::Relaxed);
             }
             Ok(Verdict::Refused(_)) => {}
+            Ok(Verdict::NotAsked) => panic!("TigerBeetle must be asked"),
             Err(_) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -126,9 +125,9 @@ async fn a_single_server_that_is_killed_loses_nothing() {
     server.kill();
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert!(ledger.ready().is_err(), "readiness must fall");
-    let refused = ledger
-        .apply(chain(fresh(), Keep::Nothing, vec![reserve(&load.roomy, 1, ROOMY, 3600)]), TIMEOUT)
-        .await;
+    let refused =
+        apply(&ledger, chain(fresh(), Keep::Nothing, vec![reserve(&load.roomy, 1, ROOMY, 3600)]), TIMEOUT)
+            .await;
     assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "{refused:?}");
     server.restart();
     load.until_acked(500, "after the restart").await;
@@ -176,43 +175,6 @@ async fn three_replicas_survive_the_loss_of_any() {
     load.audit(callers).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_session_is_made_again() {
-    let server = Server::start();
-    let ledger = server.ledger().await;
-    let limit = account("evicted");
-    let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 1_000, 3600)]);
-    assert_eq!(ledger.apply(work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
-    // The server keeps 64 sessions, also of clients that went away; the one that was silent longest goes.
-    for _ in 0..9 {
-        let mut clients = tokio::task::JoinSet::new();
-        for _ in 0..8 {
-            let address = server.address();
-            clients.spawn(async move {
-                let client = tb::Client::new(0, address).unwrap();
-                client.lookup_accounts(vec![1]).await.unwrap();
-                tokio::task::spawn_blocking(move || drop(client)).await.unwrap();
-            });
-        }
-        clients.join_all().await;
-    }
-    let mut charged = 1;
-    let mut answers = Vec::new();
-    for _ in 0..50 {
-        let answer = ledger.apply(work(), TIMEOUT).await;
-        let done = matches!(&answer, Ok(outcome) if outcome.verdict == Verdict::Done);
-        charged += u64::from(done);
-        answers.push(answer);
-        if done && answers.len() > 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(charged > 1, "it never came back: {answers:?}");
-    assert!(answers.iter().any(Result::is_err), "it was not evicted: {answers:?}");
-    until_used(&ledger, &limit, charged).await;
-}
-
 fn ledger_at(port: u16, cluster: u128) -> TigerBeetle {
     let cluster = Cluster { id: cluster, addresses: vec![format!("localhost:{port}")] };
     let options = Options {
@@ -223,7 +185,7 @@ fn ledger_at(port: u16, cluster: u128) -> TigerBeetle {
         sums: true,
         events: None,
     };
-    TigerBeetle::start(options, Arc::new(Metrics::default()))
+    TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,13 +194,13 @@ async fn a_server_that_comes_later_is_found_by_name() {
     let ledger = ledger_at(port, 0);
     let limit = account("later");
     let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 10, 3600)]);
-    assert!(matches!(ledger.apply(work(), TIMEOUT).await, Err(LedgerError::Unavailable(_))));
+    assert!(matches!(apply(&ledger, work(), TIMEOUT).await, Err(LedgerError::Unavailable(_))));
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     let reason = ledger.ready().unwrap_err();
     assert!(reason.contains(&format!("localhost:{port}")), "{reason}");
     let server = Server::start_on(port);
     until_ready(&ledger, Duration::from_secs(60)).await;
-    assert_eq!(ledger.apply(work(), Duration::from_secs(5)).await.unwrap().verdict, Verdict::Done);
+    assert_eq!(apply(&ledger, work(), Duration::from_secs(5)).await.unwrap().verdict, Verdict::Done);
     assert_eq!(balance(&ledger, &limit, 10).await.used, 1);
     drop(server);
 }
@@ -251,7 +213,7 @@ async fn a_wrong_cluster_is_unready_with_a_reason() {
     let reason = ledger.ready().unwrap_err();
     assert!(reason.contains("cluster 7"), "{reason}");
     let work = chain(fresh(), Keep::Nothing, vec![reserve(&account("wrong"), 1, 10, 3600)]);
-    assert!(matches!(ledger.apply(work, TIMEOUT).await, Err(LedgerError::Unavailable(_))));
+    assert!(matches!(apply(&ledger, work, TIMEOUT).await, Err(LedgerError::Unavailable(_))));
 }
 
 /// The data file is replaced: accounts that were known are gone, and are made again.
@@ -261,14 +223,14 @@ async fn a_new_data_file_is_provisioned_again() {
     let ledger = server.ledger().await;
     let limit = account("replaced");
     let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 10, 3600)]);
-    assert_eq!(ledger.apply(work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
+    assert_eq!(apply(&ledger, work(), TIMEOUT).await.unwrap().verdict, Verdict::Done);
     server.kill();
     let port = server.port;
     drop(server);
     let _server = Server::start_on(port);
     let mut last = None;
     for _ in 0..400 {
-        let answer = ledger.apply(work(), TIMEOUT).await;
+        let answer = apply(&ledger, work(), TIMEOUT).await;
         if matches!(&answer, Ok(outcome) if outcome.verdict == Verdict::Done) {
             return;
         }

@@ -171,14 +171,13 @@ async fn a_caller_that_has_left_holds_nothing() {
     drop(grant);
     until_used(&app, "d:row=a:tokens", 1).await;
     until_used(&app, "d:row=a:held", 1).await;
-    let mut told = granted(service.reserve(&ask).await.unwrap());
-    told.told();
-    drop(told);
+    let told = granted(service.reserve(&ask).await.unwrap());
+    told.unsent.unwrap().sent();
     assert_eq!(app.used("d:row=a:tokens").await, 51);
     assert!(counted(&app, "voided_on_cancel").await >= 1);
 }
 
-fn granted(outcome: ReserveOutcome<'_>) -> Grant<'_> {
+fn granted(outcome: ReserveOutcome) -> Grant {
     match outcome {
         ReserveOutcome::Granted(grant) => grant,
         ReserveOutcome::Denied(denial) => panic!("{denial:?}"),

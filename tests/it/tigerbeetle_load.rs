@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use sluice::ledger::tigerbeetle::{TigerBeetle, TransferIds};
 use sluice::ledger::{
-    Action, Balance, Chain, Code, Hold, Keep, LedgerError, Outcome, Transfer, Verdict, Want,
+    Account, Action, Balance, Chain, Hold, Keep, Ledger, LedgerError, Outcome, RefusalCode, Transfer,
+    Verdict, Want,
 };
-use sluice::limit::{Account, LeaseId, LimitKey, Overage};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 
 use crate::scenario::{Bench, OnMemory};
-use crate::tigerbeetle::{Server, until_ready};
+use crate::tigerbeetle::{Server, apply, until_ready};
 
 pub fn account(key: &str) -> Arc<Account> {
     Arc::new(Account::new(LimitKey::new(key)))
@@ -65,8 +66,7 @@ async fn two_sidecars_and_two_hundred_callers_admit_exactly_the_capacity() {
             callers.spawn(async move {
                 // The roomy limit first: it must be given back when the tight one refuses.
                 let transfers = vec![reserve(&other, 1, 1_000, 3600), reserve(&limit, 1, 50, 3600)];
-                ledger
-                    .apply(chain(lease, Keep::ForRetries, transfers), Duration::from_secs(20))
+                apply(&ledger, chain(lease, Keep::ForRetries, transfers), Duration::from_secs(20))
                     .await
                     .unwrap()
                     .verdict
@@ -99,7 +99,7 @@ async fn ten_sidecars_apply_one_change_once() {
         let mut changes = tokio::task::JoinSet::new();
         for (ledger, account) in sidecars.iter().cloned().zip(accounts.clone()) {
             let want = Want { account, capacity, overage: Overage::Debt };
-            changes.spawn(async move { ledger.provision(vec![want], Duration::from_secs(20)).await });
+            changes.spawn(async move { ledger.provision_within(vec![want], Duration::from_secs(20)).await });
         }
         for changed in changes.join_all().await {
             assert_eq!(changed, Ok(()), "to {capacity}");
@@ -119,14 +119,14 @@ async fn callers_that_leave_hold_nothing() {
     let limit = account("left");
     // Known, so that the race is about the reserve alone.
     let first = chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 1_000_000, 3600)]);
-    assert_eq!(ledger.apply(first, Duration::from_secs(5)).await.unwrap().verdict, Verdict::Done);
+    assert_eq!(apply(&ledger, first, Duration::from_secs(5)).await.unwrap().verdict, Verdict::Done);
     let mut callers = tokio::task::JoinSet::new();
     for n in 0..300u64 {
         let (ledger, limit) = (ledger.clone(), limit.clone());
         let keep = if n % 2 == 0 { Keep::ForRetries } else { Keep::ForCompletion };
         callers.spawn(async move {
             let work = chain(fresh(), keep, vec![reserve(&limit, 1, 1_000_000, 3600)]);
-            let call = ledger.apply(work, Duration::from_secs(5));
+            let call = apply(&ledger, work, Duration::from_secs(5));
             // From before it is sent to long after it landed.
             match tokio::time::timeout(Duration::from_micros(n * 37 % 6_000), call).await {
                 Ok(answer) => u64::from(answer.unwrap().verdict == Verdict::Done),
@@ -154,13 +154,14 @@ async fn a_name_that_was_given_back_is_not_admitted_without_a_charge() {
                 vec![reserve(&limit, 1, 1_000, 3600)],
             )
         };
-        let first = ledger.apply(work(), Duration::from_secs(5));
+        let first = apply(&ledger, work(), Duration::from_secs(5));
         let left = tokio::time::timeout(Duration::from_micros(n * 61 % 3_000), first).await;
-        let again = other.apply(work(), Duration::from_secs(5)).await.unwrap();
+        let again = apply(&other, work(), Duration::from_secs(5)).await.unwrap();
         match again.verdict {
             Verdict::Done => held += 1,
+            Verdict::NotAsked => panic!("TigerBeetle must be asked"),
             Verdict::Refused(refusal) => {
-                assert_eq!(refusal.code, Code::Abandoned);
+                assert_eq!(refusal.code, RefusalCode::Abandoned);
                 assert!(left.is_err(), "nobody left, so nothing was given back");
             }
         }
@@ -193,7 +194,7 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
             }
             let work = random_chain(&mut random, seed, event, &limits, &mut names);
             let on_memory = memory.apply(work.clone()).await;
-            let on_tigerbeetle = ledger.apply(work.clone(), Duration::from_secs(10)).await.unwrap();
+            let on_tigerbeetle = apply(&ledger, work.clone(), Duration::from_secs(10)).await.unwrap();
             assert_eq!(said(&on_memory), said(&on_tigerbeetle), "event {event} of seed {seed}: {work:?}");
         }
         for (limit, capacity) in &limits {
@@ -204,10 +205,11 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
     }
 }
 
-pub fn said(outcome: &Outcome) -> Option<(usize, Code)> {
+pub fn said(outcome: &Outcome) -> Option<(usize, RefusalCode)> {
     match outcome.verdict {
         Verdict::Done => None,
         Verdict::Refused(refusal) => Some((refusal.index, refusal.code)),
+        Verdict::NotAsked => panic!("TigerBeetle must be asked"),
     }
 }
 
@@ -265,7 +267,7 @@ async fn a_full_queue_answers_at_once() {
         let (small, limit) = (small.clone(), limit.clone());
         callers.spawn(async move {
             let work = chain(fresh(), Keep::Nothing, vec![reserve(&limit, 1, 1_000, 3600)]);
-            small.apply(work, Duration::from_millis(400)).await
+            apply(&small, work, Duration::from_millis(400)).await
         });
     }
     let answers = callers.join_all().await;

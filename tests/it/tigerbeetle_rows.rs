@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice::ledger::tigerbeetle::TigerBeetle;
-use sluice::ledger::{Balance, Chain, Outcome, Want};
-use sluice::limit::{Account, Overage};
+use sluice::ledger::{Account, Balance, Chain, Ledger, Outcome, Want};
+use sluice::limit::Overage;
 
 use crate::ledger_rows::ROWS;
 use crate::scenario::{Bench, run};
-use crate::tigerbeetle::Server;
+use crate::tigerbeetle::{Server, apply};
 
 #[derive(Clone)]
 pub struct OnTigerBeetle {
@@ -20,7 +20,7 @@ impl Bench for OnTigerBeetle {
     const NAMES_ALL: bool = false;
 
     async fn apply(&mut self, chain: Chain) -> Outcome {
-        self.ledger.apply(chain, Duration::from_secs(10)).await.expect("the ledger must answer")
+        apply(&self.ledger, chain, Duration::from_secs(10)).await.expect("the ledger must answer")
     }
 
     async fn balance(&mut self, account: &Arc<Account>, capacity: u64) -> Balance {

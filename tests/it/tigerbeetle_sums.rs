@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice::ledger::tigerbeetle::TigerBeetle;
-use sluice::ledger::{Chain, Keep, Verdict, Want};
-use sluice::limit::{Account, Overage};
+use sluice::ledger::{Account, Chain, Keep, Ledger, Verdict, Want};
+use sluice::limit::Overage;
 
 use crate::scenario::{Bench, OnMemory};
-use crate::tigerbeetle::Server;
+use crate::tigerbeetle::{Server, apply};
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, said, until_used};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,7 +19,7 @@ async fn provision(ledger: &TigerBeetle, limits: &[(Arc<Account>, u64)]) {
         capacity: *capacity,
         overage: Overage::Deny,
     };
-    ledger.provision(limits.iter().map(want).collect(), PATIENCE).await.unwrap();
+    ledger.provision_within(limits.iter().map(want).collect(), PATIENCE).await.unwrap();
 }
 
 /// The same seeded load, decision by decision, on the ledger that sums, on one that doesn't, and on memory. One thread,
@@ -58,9 +58,9 @@ async fn sums_decide_as_one_by_one_does() {
                 };
                 asks.iter().map(|&(set, amount, keep)| chain(fresh(), keep, transfers(set, amount))).collect()
             };
-            let summed = chains(&ours).into_iter().map(|chain| summing.apply(chain, PATIENCE));
+            let summed = chains(&ours).into_iter().map(|chain| apply(&summing, chain, PATIENCE));
             let summed = futures_util::future::join_all(summed).await;
-            let alone = chains(&theirs).into_iter().map(|chain| plain.apply(chain, PATIENCE));
+            let alone = chains(&theirs).into_iter().map(|chain| apply(&plain, chain, PATIENCE));
             let alone = futures_util::future::join_all(alone).await;
             for (n, chain) in chains(&ours).into_iter().enumerate() {
                 let expected = said(&memory.apply(chain).await);
@@ -90,7 +90,7 @@ async fn two_sidecars_that_sum_admit_exactly_the_capacity() {
         let ledger = sidecars[n % 2].clone();
         let transfers = vec![reserve(&roomy[n % 2], 1, 1_000, 3600), reserve(&tight[n % 2], 1, 77, 3600)];
         callers.spawn(async move {
-            ledger.apply(chain(fresh(), Keep::Nothing, transfers), PATIENCE).await.unwrap().verdict
+            apply(&ledger, chain(fresh(), Keep::Nothing, transfers), PATIENCE).await.unwrap().verdict
         });
     }
     let verdicts = callers.join_all().await;
@@ -112,7 +112,7 @@ async fn whoever_leaves_a_sum_holds_nothing() {
         callers.spawn(async move {
             let holds = limits.iter().map(|(limit, capacity)| reserve(limit, 1 + n % 3, *capacity, 3600));
             let work = chain(fresh(), Keep::Nothing, holds.collect());
-            let call = ledger.apply(work, PATIENCE);
+            let call = apply(&ledger, work, PATIENCE);
             // From before it is sent to long after it landed.
             match tokio::time::timeout(Duration::from_micros(n * 37 % 9_000), call).await {
                 Ok(answer) if answer.as_ref().unwrap().verdict == Verdict::Done => 1 + n % 3,
@@ -134,7 +134,7 @@ async fn a_sum_that_lands_after_all_have_left_is_given_back() {
     provision(&ledger, &limits).await;
     server.signal("STOP");
     let work = || chain(fresh(), Keep::Nothing, vec![reserve(&limits[0].0, 1, 1_000, 3600)]);
-    let calls = (0..200).map(|_| ledger.apply(work(), Duration::from_millis(300)));
+    let calls = (0..200).map(|_| apply(&ledger, work(), Duration::from_millis(300)));
     let answers = futures_util::future::join_all(calls).await;
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
     server.signal("CONT");
@@ -153,7 +153,7 @@ async fn what_has_ended_keeps_nothing_from_coming_back() {
         let transfers =
             limits.iter().zip(seconds).map(|((account, capacity), s)| reserve(account, 1, *capacity, s));
         let chain = chain(fresh(), keep, transfers.collect());
-        let outcome = ledger.apply(chain.clone(), PATIENCE).await.unwrap();
+        let outcome = apply(&ledger, chain.clone(), PATIENCE).await.unwrap();
         assert_eq!(outcome.verdict, Verdict::Done);
         until_used(&ledger, &limits[1].0, 0).await;
         ledger.give_back(chain);

@@ -120,16 +120,40 @@ pub fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &len.to_be_bytes()[..], message].concat()
 }
 
-/// So many calls that their caller gave up, and then one it did not, in one burst of bytes: whether that one is answered.
+/// So many calls that their caller gave up before it sent a message, and then one it did not, in one burst of bytes:
+/// whether that one is answered.
 pub async fn survives_resets(address: SocketAddr, count: u32, message: &[u8]) -> Result<(), String> {
+    burst(address, METHOD, &[], count, None, message).await
+}
+
+/// The same with calls that were given up after their message was sent.
+pub async fn send_and_reset(
+    address: SocketAddr,
+    path: &str,
+    more_headers: &[(&str, &str)],
+    count: u32,
+    message: &[u8],
+) {
+    burst(address, path, more_headers, count, Some(message), message).await.unwrap();
+}
+
+async fn burst(
+    address: SocketAddr,
+    path: &str,
+    more_headers: &[(&str, &str)],
+    count: u32,
+    given_up: Option<&[u8]>,
+    message: &[u8],
+) -> Result<(), String> {
     let mut burst = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     burst.extend(frame(4, 0, 0, &[]));
     let last = 2 * count + 1;
     for stream in (1..last).step_by(2) {
-        burst.extend(frame(1, 4, stream, &headers()));
+        burst.extend(frame(1, 4, stream, &headers(path, more_headers)));
+        burst.extend(given_up.iter().flat_map(|message| frame(0, 1, stream, &framed(message))));
         burst.extend(frame(3, 0, stream, &8u32.to_be_bytes()));
     }
-    burst.extend(frame(1, 4, last, &headers()));
+    burst.extend(frame(1, 4, last, &headers(path, more_headers)));
     burst.extend(frame(0, 1, last, &framed(message)));
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&burst).await.unwrap();
@@ -151,8 +175,10 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The headers of a call, in the plainest HPACK: `:method POST`, `:scheme http`, `:path`, `content-type`.
-fn headers() -> Vec<u8> {
+/// The headers of a call, in the plainest HPACK: `:method POST`, `:scheme http`, `:path`, `content-type`, and more.
+fn headers(path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    [&[0x83, 0x86, 0x04][..], &text(METHOD), &[0x0f, 0x10], &text("application/grpc")].concat()
+    let more = more.iter().flat_map(|(name, value)| [&[0][..], &text(name), &text(value)].concat());
+    let plain = [&[0x83, 0x86, 0x04][..], &text(path), &[0x0f, 0x10], &text("application/grpc")].concat();
+    plain.into_iter().chain(more).collect()
 }

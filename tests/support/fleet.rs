@@ -13,10 +13,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
-use sluice::ledger::{Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Account, Kind, LeaseId, LimitKey};
+use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
+use sluice::limit::{Kind, LeaseId, LimitKey};
 use sluice::retry::policy::RetryPolicy;
-use sluice::retry::{Retry, RetryHint};
+use sluice::retry::{self, Hints, RetryHint};
 
 /// What the clients compete for: one limit on the embedded ledger.
 struct Limit {
@@ -33,8 +33,8 @@ impl Limit {
         Self { core: Core::default(), hit }
     }
 
-    fn id(&self) -> u128 {
-        self.hit.transfers[0].account.id
+    fn hints(&self) -> &Hints {
+        &self.hit.transfers[0].account.hints
     }
 
     /// Spends one hit, or refuses.
@@ -102,7 +102,6 @@ impl Fleet {
         mut wait: impl FnMut(u32, RetryHint, &mut fastrand::Rng) -> u64,
     ) -> Report {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let retry = Retry::default();
         let mut limit = Limit::new(self.capacity, self.window_seconds);
         let kind = Kind::Rolling { window_seconds: self.window_seconds };
         let start_ms = self.settle_windows * self.window_ms();
@@ -119,13 +118,13 @@ impl Fleet {
             attempts += u64::from(measured);
             let answered_ms = now_ms + self.round_trip_ms;
             if limit.take(now_ms) {
-                retry.on_allowed([limit.id()], now_ms);
+                retry::on_allowed([(limit.hints(), kind)], policy, now_ms);
                 if measured {
                     waits.push(now_ms - arrival.first_ms);
                 }
                 arrivals.push(Reverse(self.next_request(arrival.client, answered_ms, &mut rng)));
             } else if let Some((_, hint)) =
-                retry.on_denied([(limit.id(), kind)], policy, now_ms, |n| rng.u64(0..=n))
+                retry::on_denied([(limit.hints(), kind)], policy, now_ms, |n| rng.u64(0..=n))
             {
                 let at_ms = answered_ms + wait(arrival.denials, hint, &mut rng);
                 arrivals.push(Reverse(Arrival { at_ms, denials: arrival.denials + 1, ..arrival }));

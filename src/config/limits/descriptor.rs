@@ -13,7 +13,7 @@ use crate::config::decode::{At, Fields, List, Sink};
 use crate::config::scalar::shown;
 use crate::config::tree::{Data, Value};
 use crate::limit::{Cost, Kind, REQUIREMENTS_MAX};
-use crate::registry::tree::PlaceError;
+use crate::registry::PlaceError;
 use crate::registry::{Level, Node, Rule, Target};
 
 /// Levels of descriptors. Envoy's requests have a handful of entries.

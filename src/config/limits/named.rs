@@ -9,8 +9,9 @@ use ahash::{AHashMap, AHashSet};
 use super::{shapes, spec};
 use crate::config::decode::Fields;
 use crate::config::scalar::shown;
+use crate::ledger::Account;
+use crate::limit::LimitKey;
 use crate::limit::key::encode;
-use crate::limit::{Account, LimitKey};
 use crate::registry::{NamedLimit, Registry};
 
 /// The named limits of all files.

@@ -3,8 +3,9 @@
 mod refused;
 
 use super::*;
+use crate::ledger::Accounts;
 use crate::limit::key::Entry;
-use crate::limit::{Accounts, Cost, Kind, LimitSpec};
+use crate::limit::{Cost, Kind, LimitSpec};
 use crate::registry::{Node, tree};
 
 fn files(texts: &[&str]) -> Vec<Document> {

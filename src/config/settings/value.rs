@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use crate::config::scalar::{self, shown};
 use crate::config::shape::one_of;
+pub use crate::ledger::{OnFailure, TransferIds};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,13 +138,20 @@ impl FromStr for Share {
     }
 }
 
-/// A choice between words: the type, its words, and reading and writing them.
+/// A choice between words: the type and its words.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $word:literal,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub enum $name { $($(#[$item_doc])* $item,)* }
 
+        words! { $name { $($item = $word,)* } }
+    };
+}
+
+/// The words of a choice, and reading and writing them.
+macro_rules! words {
+    ($name:ident { $($item:ident = $word:literal,)* }) => {
         impl $name {
             pub const WORDS: &'static [&'static str] = &[$($word,)*];
 
@@ -171,29 +179,9 @@ macro_rules! choice {
     };
 }
 
-choice! {
-    /// What is answered when the ledger fails.
-    OnFailure {
-        /// An error, so that Envoy's failure mode decides.
-        #[default]
-        Error = "error",
-        Allow = "allow",
-        Deny = "deny",
-        /// An in-memory ledger with a share of each capacity until the ledger is back.
-        Local = "local",
-    }
-}
+words! { OnFailure { Error = "error", Allow = "allow", Deny = "deny", Local = "local", } }
 
-choice! {
-    /// How transfers get their ids.
-    TransferIds {
-        /// The lease's milliseconds above a digest.
-        #[default]
-        TimeOrdered = "time_ordered",
-        /// The digest alone.
-        Sha256 = "sha256",
-    }
-}
+words! { TransferIds { TimeOrdered = "time_ordered", Sha256 = "sha256", } }
 
 choice! {
     /// How log lines look.

@@ -117,18 +117,18 @@ fn what_follows_a_refusal() {
     let (lower, raise) =
         (Adjustment::Lower { to: 4, remaining_seconds }, Adjustment::Raise { by: 4, remaining_seconds });
     for (adjustment, index, code, overage, expected) in [
-        (lower, 0, Code::PendingTransferExpired, Overage::Deny, "take 4 for 9 s"),
-        (lower, 0, Code::PendingTransferNotFound, Overage::Debt, "-"),
-        (lower, 0, Code::IdAlreadyFailed, Overage::Debt, "-"),
-        (lower, 1, Code::ExistsWithDifferentFields, Overage::Debt, "-"),
-        (raise, 0, Code::ExceedsCredits, Overage::Debt, "owe 4"),
-        (raise, 0, Code::IdAlreadyFailed, Overage::Debt, "owe 4"),
-        (raise, 0, Code::ExceedsCredits, Overage::Deny, "-"),
-        (raise, 0, Code::ExistsWithDifferentFields, Overage::Debt, "-"),
-        (Adjustment::Release, 0, Code::PendingTransferExpired, Overage::Debt, "-"),
-        (Adjustment::Release, 0, Code::PendingTransferAlreadyVoided, Overage::Debt, "-"),
+        (lower, 0, RefusalCode::PendingTransferExpired, Overage::Deny, "take 4 for 9 s"),
+        (lower, 0, RefusalCode::PendingTransferNotFound, Overage::Debt, "-"),
+        (lower, 0, RefusalCode::IdAlreadyFailed, Overage::Debt, "-"),
+        (lower, 1, RefusalCode::ExistsWithDifferentFields, Overage::Debt, "-"),
+        (raise, 0, RefusalCode::ExceedsCredits, Overage::Debt, "owe 4"),
+        (raise, 0, RefusalCode::IdAlreadyFailed, Overage::Debt, "owe 4"),
+        (raise, 0, RefusalCode::ExceedsCredits, Overage::Deny, "-"),
+        (raise, 0, RefusalCode::ExistsWithDifferentFields, Overage::Debt, "-"),
+        (Adjustment::Release, 0, RefusalCode::PendingTransferExpired, Overage::Debt, "-"),
+        (Adjustment::Release, 0, RefusalCode::PendingTransferAlreadyVoided, Overage::Debt, "-"),
     ] {
-        let refusal = Refusal { index, code, failed: 1 << index };
+        let refusal = Refusal::one(index, code);
         let next = adjustment.after_refusal(refusal, overage, &LeaseId::parse("x"), &account, Some(100));
         assert_eq!(
             next.map_or("-".to_owned(), |chain| say_chain(&chain)),

@@ -9,7 +9,11 @@ fn bytes(length: usize) -> Box<[u8]> {
 }
 
 fn open(table: &LeaseTable, id: u128, ends_ms: u64) -> Option<LeaseState> {
-    table.open(id, bytes(9), ends_ms).map(|record| record.state)
+    match table.open(id, bytes(9), ends_ms, |_| true) {
+        Opened::New => None,
+        Opened::Again(record) => Some(record.state),
+        Opened::Taken => Some(LeaseState::Completed),
+    }
 }
 
 #[test]
@@ -27,7 +31,7 @@ fn a_lease_is_found_until_it_ends() {
 fn the_first_of_a_name_stays() {
     let table = LeaseTable::new(10);
     assert_eq!(open(&table, 1, 5_000), None);
-    assert_eq!(table.open(1, bytes(3), 9_000).unwrap().bytes.len(), 9);
+    assert_eq!(table.open(1, bytes(3), 9_000, |there| there.len() == 3), Opened::Taken);
     assert!(table.complete(1, bytes(9), 5_000, 0));
     assert_eq!(open(&table, 1, 5_000), Some(LeaseState::Completed));
     assert_eq!(table.len(), 1);
@@ -42,6 +46,35 @@ fn a_completed_lease_is_completed_once_and_never_counts_as_unseen() {
     assert!(table.complete(2, bytes(9), 5_000, 0), "one that was reserved elsewhere");
     assert_eq!(table.find(2).unwrap().state, LeaseState::Completed);
     assert_eq!((table.sweep(9_000), table.len()), (0, 0));
+}
+
+#[test]
+fn a_lease_that_nobody_was_told_of_is_forgotten_with_its_last_answer() {
+    let table = LeaseTable::new(10);
+    let again = |id| assert!(matches!(table.open(id, bytes(9), 5_000, |_| true), Opened::Again(_)));
+    open(&table, 1, 5_000);
+    again(1);
+    assert_eq!((table.unsent(1), table.len()), (Some(false), 1), "another answer is under way");
+    assert_eq!((table.unsent(1), table.len()), (Some(true), 0));
+    open(&table, 2, 5_000);
+    again(2);
+    table.sent(2);
+    assert_eq!((table.unsent(2), table.len()), (Some(false), 1), "somebody was told");
+    open(&table, 3, 5_000);
+    table.complete(3, bytes(9), 5_000, 0);
+    assert_eq!(table.unsent(3), Some(false), "whoever completed it knows of it");
+    assert_eq!(table.unsent(4), None);
+}
+
+#[test]
+fn another_name_of_a_lease_never_counts_as_unseen() {
+    let table = LeaseTable::new(10);
+    open(&table, 1, 5_000);
+    table.open_alias(2, bytes(9), 5_000);
+    table.open_alias(1, bytes(3), 5_000);
+    assert_eq!(table.find(1).unwrap().bytes.len(), 9, "what is there stays");
+    assert!(table.complete(1, bytes(9), 5_000, 0));
+    assert_eq!((table.sweep(5_000), table.len()), (0, 0));
 }
 
 #[test]
@@ -70,9 +103,9 @@ fn long_leases_weigh_more() {
     let table = LeaseTable::new(4);
     open(&table, 1, 1_000);
     open(&table, 2, 2_000);
-    assert!(table.open(3, bytes(2 * BYTES_PER_PLACE), 3_000).is_none());
+    assert_eq!(table.open(3, bytes(2 * BYTES_PER_PLACE), 3_000, |_| true), Opened::New);
     assert_eq!((table.find(1), table.len()), (None, 2));
-    assert!(table.open(4, bytes(4 * BYTES_PER_PLACE), 9_000).is_none());
+    assert_eq!(table.open(4, bytes(4 * BYTES_PER_PLACE), 9_000, |_| true), Opened::New);
     assert_eq!((table.find(4), table.len()), (None, 2), "it would never fit");
 }
 

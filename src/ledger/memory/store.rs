@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
-use crate::ledger::Free;
+use crate::ledger::Release;
+use crate::limit::LimitId;
 
 /// No place.
-pub const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Records expire on multiples of this: never early, at most this late.
 const TICK_MS: u64 = 10;
@@ -20,14 +21,14 @@ const TICK_MS: u64 = 10;
 const TICKS_PER_WINDOW: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub(super) enum Purpose {
     Reserve,
     Rereserve,
     Debt,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     /// Takes its amount from the account.
     Counted,
     Voided,
@@ -36,7 +37,7 @@ pub enum Fate {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Record {
+pub(super) struct Record {
     lease: u128,
     pub amount: u64,
     until_ms: u64,
@@ -51,16 +52,24 @@ pub struct Record {
     purpose: Purpose,
     pub fate: Fate,
     pub for_retries: bool,
+    /// A second sending of its name was told that it has it.
+    pub is_shared: bool,
 }
 
 impl Record {
-    pub fn counted(lease: u128, account: u32, purpose: Purpose, amount: u64, for_retries: bool) -> Self {
+    pub(super) fn counted(
+        lease: u128,
+        account: u32,
+        purpose: Purpose,
+        amount: u64,
+        for_retries: bool,
+    ) -> Self {
         let fate = Fate::Counted;
         Self { fate, for_retries, ..Self::name_only(lease, account, purpose, fate, amount) }
     }
 
     /// A record that only remembers what became of a name.
-    pub fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
+    pub(super) fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
         let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
         let (before_of_account, after_of_account) = (NONE, NONE);
         Self {
@@ -76,6 +85,7 @@ impl Record {
             purpose,
             fate,
             for_retries: false,
+            is_shared: false,
         }
     }
 
@@ -85,8 +95,8 @@ impl Record {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Slot {
-    id: u128,
+pub(super) struct Slot {
+    id: LimitId,
     pub capacity: u64,
     pub pending: u64,
     pub debt: u64,
@@ -97,7 +107,7 @@ pub struct Slot {
 }
 
 #[derive(Debug, Default)]
-pub struct Store {
+pub(super) struct Store {
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
     by_account: HashTable<u32>,
@@ -115,29 +125,33 @@ fn place(index: usize) -> u32 {
 }
 
 impl Store {
-    pub fn records(&self) -> usize {
+    pub(super) fn records(&self) -> usize {
         self.records.len() - self.free_records.len()
     }
 
-    pub fn slot(&self, slot: u32) -> &Slot {
+    pub(super) fn slot(&self, slot: u32) -> &Slot {
         &self.slots[slot as usize]
     }
 
-    pub fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, slot: u32) -> &mut Slot {
         &mut self.slots[slot as usize]
     }
 
-    pub fn record(&self, at: u32) -> &Record {
+    pub(super) fn record(&self, at: u32) -> &Record {
         &self.records[at as usize]
     }
 
+    pub(super) fn record_mut(&mut self, at: u32) -> &mut Record {
+        &mut self.records[at as usize]
+    }
+
     /// The place of an account, or `NONE`.
-    pub fn account(&self, id: u128) -> u32 {
+    pub(super) fn account(&self, id: LimitId) -> u32 {
         let hash = self.hasher.hash_one(id);
         self.by_account.find(hash, |&slot| self.slots[slot as usize].id == id).copied().unwrap_or(NONE)
     }
 
-    pub fn account_or_new(&mut self, id: u128, capacity: u64) -> u32 {
+    pub(super) fn account_or_new(&mut self, id: LimitId, capacity: u64) -> u32 {
         let found = self.account(id);
         if found != NONE {
             return found;
@@ -159,26 +173,27 @@ impl Store {
         slot
     }
 
-    pub fn knows(&self, lease: u128) -> bool {
-        let hash = self.hasher.hash_one(lease);
-        self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease).is_some()
+    pub(super) fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+        let is_it = |record: &Record| record.account == account && record.purpose == purpose;
+        self.of_lease(lease).find(|&at| is_it(&self.records[at as usize]))
     }
 
-    pub fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+    /// What became of each record of a lease.
+    pub(super) fn fates(&self, lease: u128) -> impl Iterator<Item = Fate> {
+        self.of_lease(lease).map(|at| self.records[at as usize].fate)
+    }
+
+    /// The records of a lease.
+    fn of_lease(&self, lease: u128) -> impl Iterator<Item = u32> {
         let hash = self.hasher.hash_one(lease);
-        let mut at = *self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease)?;
-        while at != NONE {
-            let record = &self.records[at as usize];
-            if record.account == account && record.purpose == purpose {
-                return Some(at);
-            }
-            at = record.next_of_lease;
-        }
-        None
+        let first = self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease).copied();
+        std::iter::successors(first, |&at| {
+            Some(self.records[at as usize].next_of_lease).filter(|&at| at != NONE)
+        })
     }
 
     /// Adds hits that nobody names again.
-    pub fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
+    pub(super) fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
         let grain = (lifetime_ms / TICKS_PER_WINDOW).next_multiple_of(TICK_MS).max(TICK_MS);
         let until_ms = (now_ms + lifetime_ms).next_multiple_of(grain);
         let counting = self.slots[slot as usize].counting;
@@ -191,7 +206,7 @@ impl Store {
         }
     }
 
-    pub fn insert(&mut self, record: Record, until_ms: u64) -> u32 {
+    pub(super) fn insert(&mut self, record: Record, until_ms: u64) -> u32 {
         let at = match self.free_records.pop() {
             Some(at) => {
                 self.records[at as usize] = record;
@@ -219,7 +234,7 @@ impl Store {
     }
 
     /// The record no longer counts; its name is remembered until `until_ms`.
-    pub fn end(&mut self, at: u32, fate: Fate, until_ms: u64) {
+    pub(super) fn end(&mut self, at: u32, fate: Fate, until_ms: u64) {
         let record = self.records[at as usize];
         if record.fate == Fate::Counted {
             self.slots[record.account as usize].pending -= record.amount;
@@ -229,7 +244,7 @@ impl Store {
         self.link_end(at, until_ms);
     }
 
-    pub fn remove(&mut self, at: u32) {
+    pub(super) fn remove(&mut self, at: u32) {
         self.unlink_end(at);
         let record = self.records[at as usize];
         if !record.is_anonymous() {
@@ -257,28 +272,28 @@ impl Store {
     }
 
     /// What an account will get back and when, in no order; `None` if it has more than `most` records.
-    pub fn frees(&self, slot: u32, most: usize) -> Option<Vec<Free>> {
+    pub(super) fn releases(&self, slot: u32, most: usize) -> Option<Vec<Release>> {
         let mut at = self.slots[slot as usize].first;
-        let mut frees = Vec::new();
+        let mut releases = Vec::new();
         for _ in 0..most {
             if at == NONE {
-                return Some(frees);
+                return Some(releases);
             }
             let record = &self.records[at as usize];
             if record.fate == Fate::Counted {
-                frees.push(Free { at_ms: record.until_ms, amount: record.amount });
+                releases.push(Release { at_ms: record.until_ms, amount: record.amount });
             }
             at = record.after_of_account;
         }
         None
     }
 
-    pub fn is_due(&self, now_ms: u64) -> bool {
+    pub(super) fn is_due(&self, now_ms: u64) -> bool {
         self.ends.first_key_value().is_some_and(|(&until_ms, _)| until_ms <= now_ms)
     }
 
     /// Ends at most `most` records that are due; how many it was.
-    pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
+    pub(super) fn expire(&mut self, now_ms: u64, most: usize) -> usize {
         let mut done = 0;
         while done < most {
             let Some((&until_ms, &at)) = self.ends.first_key_value() else { break };

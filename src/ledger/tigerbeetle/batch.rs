@@ -17,10 +17,10 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tigerbeetle_unofficial as tb;
 
 use super::sum::{self, Sum};
-use super::wire::{self, Landed, TransferIds, landed};
-use super::{Step, Work};
-use crate::ledger::Code;
-use crate::limit::LeaseId;
+use super::wire::{self, Landed, landed};
+use super::work::{Step, Work, can_be_given_back};
+use crate::ledger::{Refusal, RefusalCode, TransferIds};
+use crate::limit::{LeaseId, LimitId};
 
 /// A limit that refused this lately is likely to refuse again.
 const TIGHT_MS: u64 = 1_000;
@@ -34,7 +34,7 @@ pub struct Batch {
     sums: bool,
     groups: Vec<Group>,
     /// The last group that touches an account.
-    last: AHashMap<u128, usize>,
+    last: AHashMap<LimitId, usize>,
     pieces: Vec<Piece>,
 }
 
@@ -58,6 +58,8 @@ struct Piece {
     decides: usize,
     /// All that could be summed: if it is refused, nothing is decided.
     is_whole: bool,
+    /// A reserve under a name that nobody else knows.
+    is_fresh: bool,
 }
 
 /// What became of one piece of work.
@@ -144,8 +146,9 @@ impl Batch {
         out
     }
 
-    /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order.
-    pub fn settle(self, failures: Vec<(usize, Kind)>, now_ms: u64) -> Vec<(Work, Fate)> {
+    /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order;
+    /// `is_resent` says that an earlier sending of it may have landed.
+    pub fn settle(self, failures: Vec<(usize, Kind)>, is_resent: bool, now_ms: u64) -> Vec<(Work, Fate)> {
         let mut works = self.groups.into_iter().flat_map(|group| group.members);
         let mut settled = Vec::new();
         let mut start = 0;
@@ -158,7 +161,9 @@ impl Batch {
                 own.push((index - start, kind));
             }
             start = piece.end;
-            match (landed(&own), piece.sum) {
+            let landed = landed(&own);
+            let landed = if is_resent && piece.is_fresh { landed_first(landed) } else { landed };
+            match (landed, piece.sum) {
                 (Landed::Done, Some(sum)) => {
                     sum.landed(now_ms);
                     held.push((sum, piece.members));
@@ -176,7 +181,7 @@ impl Batch {
                 let fate = match (shares.next(), missed) {
                     (Some(sum), _) => Fate::Shares(sum),
                     (None, Landed::Refused(refusal))
-                        if piece.is_whole && refusal.code == Code::ExceedsCredits =>
+                        if piece.is_whole && refusal.code == RefusalCode::ExceedsCredits =>
                     {
                         Fate::Again { index: refusal.index }
                     }
@@ -188,14 +193,20 @@ impl Batch {
         settled
     }
 
-    /// Everybody, and every sum, when there are no results.
-    pub fn into_lost(self) -> (impl Iterator<Item = (Work, bool)>, Vec<Arc<Sum>>) {
-        let sums = self.pieces.into_iter().filter_map(|piece| piece.sum).collect();
-        let works = self.groups.into_iter().flat_map(|group| {
-            let is_summed = group.members.len() > 1;
-            group.members.into_iter().map(move |work| (work, is_summed))
-        });
-        (works, sums)
+    /// Everybody, when there are no results.
+    pub fn into_works(self) -> impl Iterator<Item = Work> {
+        self.groups.into_iter().flat_map(|group| group.members)
+    }
+}
+
+/// What the first sending of a reserve came to that only this instance knows, as the second one finds it.
+fn landed_first(second: Landed) -> Landed {
+    match second {
+        Landed::DoneBefore => Landed::Done,
+        Landed::Refused(Refusal { code: RefusalCode::IdAlreadyFailed, index, failed }) => {
+            Landed::Refused(Refusal { code: RefusalCode::ExceedsCredits, index, failed })
+        }
+        other => other,
     }
 }
 
@@ -207,12 +218,15 @@ fn write_group(group: &Group, now: Now, out: &mut Vec<tb::Transfer>, pieces: &mu
     let members = &group.members;
     if let [work] = &members[..] {
         write_one(work, now, out);
-        pieces.push(Piece { end: out.len(), sum: None, members: 1, decides: 1, is_whole: false });
+        let is_fresh =
+            work.step == Step::Apply && !work.chain.keep.is_named() && can_be_given_back(&work.chain);
+        pieces.push(Piece { end: out.len(), sum: None, members: 1, decides: 1, is_whole: false, is_fresh });
         return;
     }
     let mut add = |sum: Arc<Sum>, members, decides, is_whole| {
         wire::push_chain(out, now.ids, &sum.chain());
-        pieces.push(Piece { end: out.len(), sum: Some(sum), members, decides, is_whole });
+        let (end, sum) = (out.len(), Some(sum));
+        pieces.push(Piece { end, sum, members, decides, is_whole, is_fresh: true });
     };
     if !group.is_followed && !is_tight(&members[0], now.monotonic_ms) {
         let whole = Sum::of(members.iter().map(|work| &work.chain), now.lease(), now.monotonic_ms);
@@ -246,7 +260,7 @@ fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
 }
 
 fn is_tight(work: &Work, now_ms: u64) -> bool {
-    work.chain.transfers.iter().any(|transfer| transfer.account.refused_within(TIGHT_MS, now_ms))
+    work.chain.transfers.iter().any(|transfer| transfer.account.known.refused_within(TIGHT_MS, now_ms))
 }
 
 /// At the most.

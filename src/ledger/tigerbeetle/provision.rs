@@ -3,6 +3,10 @@
 //! A change of capacity is named by the posted totals it starts from, so two who see the same totals make the same
 //! transfer, and the second finds that it exists. Lowering waits until that much is free and is tried again with backoff;
 //! until then the account is `decreasing`.
+//!
+//! A lowering that lost a race has used up the name of its totals, for everybody and for ever. Then the totals are moved:
+//! one is posted to the account and one back, in a chain that is named by the same totals and always fits. The capacity
+//! stays, and the next change has a new name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,17 +14,22 @@ use std::sync::atomic::Ordering;
 
 use tb::error::{CreateAccountErrorKind, CreateTransferErrorKind as Kind};
 use tigerbeetle_unofficial as tb;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::session::{Session, SessionError};
-use super::wire::{self, Change};
-use super::{Shared, Work, patiently};
+use super::capacity::{CapacityPlan, Item, Wanted};
+use super::session::SessionError;
+use super::shared::{Shared, Side, Task};
+use super::wire;
+use super::work::Work;
 use crate::clock;
-use crate::ledger::{Action, CapacityEvent, Code, LedgerError, Outcome, Refusal, Verdict, Want};
-use crate::limit::{Account, Overage};
+use crate::ledger::{
+    Account, Action, CapacityEvent, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict, Want,
+};
+use crate::limit::LimitId;
 use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 
 /// What the provisioner is asked for.
+#[derive(Debug)]
 pub enum Request {
     /// A chain whose accounts are not ready.
     Work(Box<Work>),
@@ -28,6 +37,8 @@ pub enum Request {
         wants: Vec<Want>,
         reply: oneshot::Sender<Result<(), LedgerError>>,
     },
+    /// Another instance has raised this account; nobody waits for it to be lowered again.
+    TooHigh(Want),
 }
 
 impl Request {
@@ -35,130 +46,100 @@ impl Request {
         match self {
             Request::Work(work) => work.answer(Err(error.clone())),
             Request::Wants { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Request::TooHigh(_) => {}
         }
     }
 
-    fn wants(&self) -> Vec<Want> {
+    fn wanted(&self) -> Vec<Wanted> {
         match self {
-            Request::Wants { wants, .. } => wants.clone(),
-            Request::Work(work) => work.chain.transfers.iter().filter_map(want_of).collect(),
+            Request::Wants { wants, .. } => wants.iter().cloned().map(Wanted::from).collect(),
+            Request::Work(work) => work.chain.transfers.iter().filter_map(wanted_by).collect(),
+            Request::TooHigh(want) => vec![want.clone().into()],
         }
     }
 }
 
-fn want_of(transfer: &crate::ledger::Transfer) -> Option<Want> {
+fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
     let account = Arc::clone(&transfer.account);
     match transfer.action {
         Action::Void => None,
         Action::Reserve(hold) | Action::Rereserve(hold) => {
-            Some(Want { account, capacity: hold.capacity, overage: Overage::Deny })
+            Some(Wanted { account, capacity: Some(hold.capacity), has_debt_account: false })
         }
-        Action::Debt { .. } => {
-            // The capacity stays what it is known to be.
-            let capacity = account.funded().unwrap_or(0);
-            Some(Want { account, capacity, overage: Overage::Debt })
-        }
+        Action::Debt { .. } => Some(Wanted { account, capacity: None, has_debt_account: true }),
     }
 }
 
-/// One account on its way to a capacity.
-struct Item {
-    want: Want,
-    credits_posted: u128,
-    debits_posted: u128,
-    debits_pending: u128,
-    attempt: u32,
+/// What outlives a failure of the task.
+#[derive(Debug)]
+pub struct Inbox {
+    pub requests: mpsc::Receiver<Request>,
+    /// Accounts that wait to be lowered, and to what.
+    pub lowering: HashMap<LimitId, (Arc<Account>, u64)>,
 }
 
-/// What to do about an account that holds what it holds.
-#[derive(Debug, PartialEq, Eq)]
-enum Plan {
-    Ready,
-    Change(Change),
-    /// Lowering must wait for this much to come back.
-    NoRoom,
-}
-
-impl Item {
-    fn plan(&self) -> Plan {
-        let balance = self.credits_posted.saturating_sub(self.debits_posted);
-        let wanted = u128::from(self.want.capacity);
-        let amount = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
-        if balance == wanted {
-            Plan::Ready
-        } else if balance < wanted {
-            Plan::Change(Change::Raise(amount(wanted - balance)))
-        } else if balance.saturating_sub(self.debits_pending) >= balance - wanted {
-            Plan::Change(Change::Lower(amount(balance - wanted)))
-        } else {
-            Plan::NoRoom
-        }
-    }
-
-    /// What the account holds now, as it was read.
-    fn capacity_now(&self) -> u64 {
-        u64::try_from(self.credits_posted.saturating_sub(self.debits_posted)).unwrap_or(u64::MAX)
-    }
-}
-
-struct Provisioner {
+struct Provisioner<'i> {
     shared: Arc<Shared>,
-    session: Arc<Session>,
     queue: mpsc::Sender<Work>,
-    /// Accounts that wait to be lowered.
-    lowering: HashMap<u128, Want>,
+    lowering: &'i mut HashMap<LimitId, (Arc<Account>, u64)>,
 }
 
-pub async fn run(
-    shared: Arc<Shared>,
-    session: Arc<Session>,
-    mut wanted: mpsc::Receiver<Request>,
-    queue: mpsc::Sender<Work>,
-) {
-    let mut provisioner = Provisioner { shared, session, queue, lowering: HashMap::new() };
+pub async fn run(shared: Arc<Shared>, inbox: Arc<Mutex<Inbox>>, queue: mpsc::Sender<Work>) {
+    let mut inbox = inbox.lock().await;
+    let Inbox { requests, lowering } = &mut *inbox;
+    let mut provisioner = Provisioner { shared, queue, lowering };
     let mut backoff = Backoff::default();
+    let mut check_at = None;
     let mut gathered = Vec::new();
     loop {
-        let check = async {
-            if provisioner.lowering.is_empty() {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-        };
+        if provisioner.lowering.is_empty() {
+            check_at = None;
+            backoff.reset();
+        } else if check_at.is_none() {
+            // Whatever else is asked for must not put it off.
+            check_at = Some(clock::instant() + backoff.wait(|n| fastrand::u64(0..=n)));
+        }
         tokio::select! {
-            count = wanted.recv_many(&mut gathered, 1024) => {
-                if count == 0 {
-                    return;
-                }
-                provisioner.serve(&mut gathered).await;
-            }
-            () = check => {
+            biased;
+            () = sleep_until(check_at) => {
+                check_at = None;
                 let before = provisioner.lowering.len();
                 provisioner.check_lowering().await;
                 if provisioner.lowering.len() < before {
                     backoff.reset();
                 }
             }
+            count = requests.recv_many(&mut gathered, 1024) => {
+                if count == 0 {
+                    return;
+                }
+                provisioner.shared.panic_point(Task::Provisioner);
+                provisioner.serve(&mut gathered).await;
+            }
         }
     }
 }
 
-impl Provisioner {
+async fn sleep_until(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Provisioner<'_> {
     async fn serve(&mut self, gathered: &mut Vec<Request>) {
-        let mut wants: HashMap<u128, Want> = HashMap::new();
-        for want in gathered.iter().flat_map(Request::wants) {
-            let debt = want.overage == Overage::Debt;
-            let there = wants.entry(want.account.id).or_insert(want);
-            if debt {
-                there.overage = Overage::Debt;
-            }
+        let wanted = Wanted::merge(gathered.iter().flat_map(Request::wanted));
+        let result = self.provision(wanted).await;
+        if let Err(error) = &result {
+            tracing::warn!(%error, "accounts could not be brought to what they should be");
         }
-        let result = self.provision(wants.into_values().collect()).await;
         for request in gathered.drain(..) {
             match (&result, request) {
                 (Err(error), request) => request.refuse(&LedgerError::Unavailable(error.to_string())),
                 (Ok(()), Request::Wants { reply, .. }) => drop(reply.send(Ok(()))),
                 (Ok(()), Request::Work(work)) => self.put_back(*work),
+                (Ok(()), Request::TooHigh(_)) => {}
             }
         }
     }
@@ -167,14 +148,14 @@ impl Provisioner {
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
             Action::Reserve(hold) => {
-                transfer.account.is_decreasing()
-                    && transfer.account.funded().is_none_or(|f| f > hold.capacity)
+                transfer.account.decrease.since_ms().is_some()
+                    && transfer.account.known.funded().is_none_or(|f| f > hold.capacity)
             }
             Action::Rereserve(_) | Action::Void | Action::Debt { .. } => false,
         });
         if let Some(index) = lowering {
-            let refusal = Refusal { index, code: Code::LimitDecreasing, failed: 1 << index };
-            work.answer(Ok(Outcome { verdict: Verdict::Refused(refusal), available: Default::default() }));
+            let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);
+            work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             return;
         }
         let sent = self.queue.try_send(work);
@@ -185,28 +166,24 @@ impl Provisioner {
     }
 
     /// Brings accounts to what is wanted. Two round trips for new ones, three for known ones that have to change.
-    async fn provision(&mut self, wants: Vec<Want>) -> Result<(), SessionError> {
+    async fn provision(&mut self, wanted: Vec<Wanted>) -> Result<(), SessionError> {
         // A limit may have a debt account too, and the operator is always asked for.
         let part_max = (self.shared.events_max.load(Ordering::Relaxed) - 1) / 2;
-        for part in wants.chunks(part_max) {
+        for part in wanted.chunks(part_max) {
             self.provision_part(part).await?;
         }
         Ok(())
     }
 
-    async fn provision_part(&mut self, wants: &[Want]) -> Result<(), SessionError> {
-        let existed = self.create_accounts(wants).await?;
-        let new = |want: &Want| Item {
-            want: want.clone(),
-            credits_posted: 0,
-            debits_posted: 0,
-            debits_pending: 0,
-            attempt: 0,
-        };
-        let mut items: Vec<Item> =
-            wants.iter().zip(&existed).filter(|(_, existed)| !**existed).map(|(w, _)| new(w)).collect();
-        let known: Vec<Item> =
-            wants.iter().zip(&existed).filter(|(_, existed)| **existed).map(|(w, _)| new(w)).collect();
+    async fn provision_part(&mut self, wanted: &[Wanted]) -> Result<(), SessionError> {
+        let existed = self.create_accounts(wanted).await?;
+        let (mut items, mut known) = (Vec::new(), Vec::new());
+        for (wanted, existed) in wanted.iter().zip(existed) {
+            if let Some(capacity) = wanted.capacity {
+                let item = Item::new(Arc::clone(&wanted.account), capacity);
+                if existed { known.push(item) } else { items.push(item) }
+            }
+        }
         items.extend(self.look_up(known).await?);
         let mut backoff = Backoff::default();
         for attempt in 0..ATTEMPTS_MAX {
@@ -220,30 +197,32 @@ impl Provisioner {
             }
             items = self.look_up(items).await?;
         }
-        let keys: Vec<&str> = items.iter().map(|item| item.want.account.key.as_str()).collect();
+        let keys: Vec<&str> = items.iter().map(|item| item.account.key.as_str()).collect();
         Err(SessionError::Refused(format!("the capacity of {} kept changing", keys.join(", "))))
     }
 
     /// Makes what is missing; for each want whether its account was there.
-    async fn create_accounts(&mut self, wants: &[Want]) -> Result<Vec<bool>, SessionError> {
+    async fn create_accounts(&mut self, wanted: &[Wanted]) -> Result<Vec<bool>, SessionError> {
         let mut accounts: Vec<tb::Account> =
-            wants.iter().map(|want| wire::limit_account(&want.account)).collect();
-        let debts: Vec<&Want> = wants.iter().filter(|want| want.overage == Overage::Debt).collect();
-        accounts.extend(debts.iter().map(|want| wire::debt_account(&want.account)));
+            wanted.iter().map(|wanted| wire::limit_account(&wanted.account)).collect();
+        let debts: Vec<&Wanted> = wanted.iter().filter(|wanted| wanted.has_debt_account).collect();
+        accounts.extend(debts.iter().map(|wanted| wire::debt_account(&wanted.account)));
         // Every time, because the data file may have been replaced.
         accounts.push(wire::operator_account());
-        let failures = self.call(self.session.create_accounts(accounts)).await?;
-        let mut existed = vec![false; wants.len()];
+        let session = &self.shared.writer.session;
+        let create = || session.create_accounts(accounts.clone());
+        let failures = self.shared.ask_again(Side::Writer, create).await?;
+        let mut existed = vec![false; wanted.len()];
         for (index, kind) in failures {
             match kind {
-                CreateAccountErrorKind::Exists if index < wants.len() => existed[index] = true,
+                CreateAccountErrorKind::Exists if index < wanted.len() => existed[index] = true,
                 CreateAccountErrorKind::Exists => {}
                 other => {
                     return Err(SessionError::Refused(format!("an account could not be made: {other:?}")));
                 }
             }
         }
-        debts.iter().for_each(|want| want.account.set_has_debt_account(true));
+        debts.iter().for_each(|wanted| wanted.account.known.set_has_debt_account(true));
         Ok(existed)
     }
 
@@ -251,17 +230,15 @@ impl Provisioner {
         if items.is_empty() {
             return Ok(items);
         }
-        let ids: Vec<u128> = items.iter().map(|item| item.want.account.id).collect();
-        let found = self.call(self.session.lookup_accounts(ids)).await?;
+        let ids: Vec<u128> = items.iter().map(|item| item.account.id.bits()).collect();
+        let session = &self.shared.writer.session;
+        let found = self.shared.ask_again(Side::Writer, || session.lookup_accounts(ids.clone())).await?;
         let found: HashMap<u128, tb::Account> =
             found.into_iter().map(|account| (account.id(), account)).collect();
         let read = |mut item: Item| {
-            if let Some(account) = found.get(&item.want.account.id) {
-                let totals = (account.credits_posted(), account.debits_posted());
-                if totals != (item.credits_posted, item.debits_posted) {
-                    item.attempt = 0;
-                }
-                (item.credits_posted, item.debits_posted) = totals;
+            if let Some(account) = found.get(&item.account.id.bits()) {
+                item.credits_posted = account.credits_posted();
+                item.debits_posted = account.debits_posted();
                 item.debits_pending = account.debits_pending();
             }
             item
@@ -275,100 +252,75 @@ impl Provisioner {
         let mut transfers = Vec::new();
         for item in items {
             match item.plan() {
-                Plan::Ready => self.settled(&item.want.account, item.want.capacity),
-                Plan::NoRoom => self.wait_for_room(&item),
-                Plan::Change(change) => {
-                    let Item { credits_posted, debits_posted, attempt, .. } = item;
-                    let account = &item.want.account;
-                    transfers.push(wire::capacity_change(
-                        account,
-                        credits_posted,
-                        debits_posted,
-                        attempt,
-                        change,
-                    ));
+                CapacityPlan::Ready => self.settled(&item.account, item.capacity),
+                CapacityPlan::NoRoom => self.wait_for_room(&item),
+                CapacityPlan::Change(change) => {
+                    transfers.push(wire::capacity_change(&item, change));
                     changing.push(item);
                 }
             }
         }
-        if transfers.is_empty() {
-            return Ok(Vec::new());
-        }
-        let failures = self.call(self.session.create_transfers(transfers)).await?;
-        let failures: HashMap<usize, Kind> = failures.into_iter().collect();
+        let failures: HashMap<usize, Kind> = self.create_transfers(transfers).await?.into_iter().collect();
         let mut again = Vec::new();
-        for (index, mut item) in changing.into_iter().enumerate() {
+        let mut moves = Vec::new();
+        for (index, item) in changing.into_iter().enumerate() {
             match failures.get(&index) {
                 // `Exists`: another sidecar made this very change.
-                None | Some(Kind::Exists) => self.settled(&item.want.account, item.want.capacity),
-                // Burnt by a race: the totals are the same, so the name needs an attempt number.
+                None | Some(Kind::Exists) => self.settled(&item.account, item.capacity),
                 Some(Kind::ExceedsCredits | Kind::IdAlreadyFailed) => {
-                    item.attempt += 1;
+                    moves.extend(wire::totals_move(&item));
                     again.push(item);
                 }
                 Some(_) => again.push(item),
             }
         }
+        // One that exists was made by another sidecar.
+        self.create_transfers(moves).await?;
         Ok(again)
     }
 
+    /// As often as it takes: the transfers are named, so they happen once.
+    async fn create_transfers(
+        &self,
+        transfers: Vec<tb::Transfer>,
+    ) -> Result<Vec<(usize, Kind)>, SessionError> {
+        if transfers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let transfers: Arc<[tb::Transfer]> = transfers.into();
+        let session = &self.shared.writer.session;
+        self.shared.ask_again(Side::Writer, || session.create_transfers(Arc::clone(&transfers))).await
+    }
+
     fn settled(&mut self, account: &Arc<Account>, capacity: u64) {
-        account.set_funded(Some(capacity));
+        account.known.set_funded(capacity, clock::monotonic_ms());
         if self.lowering.remove(&account.id).is_some() {
-            tracing::info!(limit = %account.key, capacity, "the capacity was lowered");
+            tracing::info!(limit = %account.key, capacity, "the capacity is as it should be");
             self.shared.tell(CapacityEvent::Settled { key: account.key.clone(), capacity });
         }
-        account.end_decreasing();
+        account.decrease.end();
     }
 
     fn wait_for_room(&mut self, item: &Item) {
-        let account = &item.want.account;
-        account.set_funded(Some(item.capacity_now()));
-        account.decreasing_since_ms(clock::monotonic_ms());
-        if self.lowering.insert(account.id, item.want.clone()).is_none() {
-            let (from, to) = (item.capacity_now(), item.want.capacity);
+        let (account, now_ms) = (&item.account, clock::monotonic_ms());
+        account.known.set_funded(item.capacity_now(), now_ms);
+        account.decrease.begin(now_ms);
+        if self.lowering.insert(account.id, (Arc::clone(account), item.capacity)).is_none() {
+            let (from, to) = (item.capacity_now(), item.capacity);
             tracing::info!(limit = %account.key, from, to, "the capacity will be lowered when that much is free");
             self.shared.tell(CapacityEvent::Decreasing { key: account.key.clone(), from, to });
         }
     }
 
     async fn check_lowering(&mut self) {
-        let wants: Vec<Want> = self.lowering.values().cloned().collect();
-        if let Err(error) = self.provision(wants).await {
-            tracing::debug!(%error, "could not check limits that are decreasing");
-        }
-    }
-
-    async fn call<T>(&self, call: impl Future<Output = Result<T, SessionError>>) -> Result<T, SessionError> {
-        patiently(&self.shared, &self.session, &self.shared.writer_ok, call).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limit::LimitKey;
-
-    fn item(capacity: u64, credits_posted: u128, debits_posted: u128, debits_pending: u128) -> Item {
-        let account = Arc::new(Account::new(LimitKey::new("k")));
-        let want = Want { account, capacity, overage: Overage::Deny };
-        Item { want, credits_posted, debits_posted, debits_pending, attempt: 0 }
-    }
-
-    #[test]
-    fn plans() {
-        for (capacity, credits, debits, pending, expected) in [
-            (10, 0, 0, 0, Plan::Change(Change::Raise(10))),
-            (10, 10, 0, 7, Plan::Ready),
-            (10, 15, 5, 0, Plan::Ready),
-            (12, 10, 0, 10, Plan::Change(Change::Raise(2))),
-            (5, 10, 0, 5, Plan::Change(Change::Lower(5))),
-            (5, 10, 0, 6, Plan::NoRoom),
-            (0, 0, 0, 0, Plan::Ready),
-            (0, 3, 0, 0, Plan::Change(Change::Lower(3))),
-        ] {
-            let row = (capacity, credits, debits, pending);
-            assert_eq!(item(capacity, credits, debits, pending).plan(), expected, "{row:?}");
+        let wanted = |(account, capacity): &(Arc<Account>, u64)| Wanted {
+            account: Arc::clone(account),
+            capacity: Some(*capacity),
+            has_debt_account: false,
+        };
+        let wanted: Vec<Wanted> = self.lowering.values().map(wanted).collect();
+        if let Err(error) = self.provision(wanted).await {
+            tracing::warn!(%error, "limits that are decreasing could not be lowered yet");
         }
     }
 }

@@ -1,38 +1,35 @@
-//! One session with a TigerBeetle cluster, with deadlines: the client library itself waits for ever.
+//! One session with a TigerBeetle cluster that can be replaced by a new one.
 //!
-//! Host names are resolved here. A session that was evicted is dropped and made again: every later call on it would
-//! hang. A call that ran into its deadline may still be applied.
+//! The client library waits for ever, and what is handed to it after an eviction is swallowed without an answer. So every
+//! session has a number, and every call ends when its session is replaced, with [`SessionError::Renewed`]. A call that
+//! ended so may have been applied, or may be later.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use parking_lot::RwLock;
 use tb::error::{
-    CreateAccountErrorKind, CreateAccountsError, CreateTransferErrorKind, CreateTransfersError, SendErrorKind,
+    CreateAccountErrorKind, CreateAccountsError, CreateTransferErrorKind, CreateTransfersError, SendError,
+    SendErrorKind,
 };
 use tigerbeetle_unofficial as tb;
+use tokio::sync::watch;
+
+use super::{Cluster, addresses};
+use crate::clock;
 
 /// In production mode; one with a single replica in development mode takes fewer.
 pub const EVENTS_MAX: usize = 8189;
 pub const EVENTS_MAX_DEVELOPMENT: usize = 253;
 
-/// TigerBeetle's client takes no more addresses.
-const ADDRESSES_MAX: usize = 6;
-
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Which cluster, where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
-    pub id: u128,
-    /// `host:port`; hosts may be names.
-    pub addresses: Vec<String>,
-}
-
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SessionError {
     #[error("could not resolve {address}: {reason}")]
     Resolve { address: String, reason: String },
+    #[error("the addresses of the cluster are {count} replicas; TigerBeetle's client takes {most} at most")]
+    TooManyAddresses { count: usize, most: usize },
     #[error("the client library did not start: {0}")]
     Start(String),
     #[error(
@@ -41,25 +38,59 @@ pub enum SessionError {
     NoAnswer { cluster: u128, addresses: String },
     #[error("the session was evicted")]
     Evicted,
+    #[error("the session was replaced by a new one")]
+    Renewed,
     #[error(
         "this program was built with TigerBeetle's client 0.16.78 and the cluster runs another release: {0}"
     )]
     Release(String),
     #[error("TigerBeetle refused the request: {0}")]
     Refused(String),
+    #[error("a task of the ledger failed and is started again")]
+    TaskFailed,
+}
+
+impl SessionError {
+    /// The session has gone, and nothing is known of what it was asked. A new one is there.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Evicted | Self::Renewed)
+    }
 }
 
 /// A client that can be replaced.
 pub struct Session {
     cluster: Cluster,
-    client: RwLock<Option<Connected>>,
+    connected: RwLock<Option<Connected>>,
+    /// The number of the session that is in use, or that the next call starts.
+    number: watch::Sender<u64>,
+    answered_at_ms: AtomicU64,
 }
 
-/// A client and the addresses it was given.
+/// A client, the addresses it was given, and the number of its session.
 #[derive(Clone)]
 struct Connected {
-    client: Arc<tb::Client>,
-    addresses: String,
+    client: Arc<Client>,
+    addresses: Vec<SocketAddr>,
+    number: u64,
+}
+
+/// Closes itself on another thread, because that blocks for some milliseconds.
+struct Client(Option<tb::Client>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        // Without a runtime nobody is held up.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(client));
+        }
+    }
+}
+
+impl Client {
+    fn get(&self) -> &tb::Client {
+        self.0.as_ref().expect("a client must be there until it is dropped")
+    }
 }
 
 impl std::fmt::Debug for Session {
@@ -68,106 +99,154 @@ impl std::fmt::Debug for Session {
     }
 }
 
-type Failures = Vec<(usize, CreateTransferErrorKind)>;
+type Failures<K> = Vec<(usize, K)>;
+
+/// Why the client library has no results.
+enum CallError {
+    Send(SendErrorKind),
+    Other(String),
+}
+
+impl From<SendError> for CallError {
+    fn from(error: SendError) -> Self {
+        Self::Send(error.kind())
+    }
+}
 
 impl Session {
     pub fn new(cluster: Cluster) -> Self {
-        Self { cluster, client: RwLock::new(None) }
+        let number = watch::Sender::new(0);
+        Self { cluster, connected: RwLock::new(None), number, answered_at_ms: AtomicU64::new(0) }
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     pub fn no_answer(&self) -> SessionError {
         SessionError::NoAnswer { cluster: self.cluster.id, addresses: self.cluster.addresses.join(",") }
     }
 
-    async fn client(&self) -> Result<Arc<tb::Client>, SessionError> {
-        if let Some(connected) = self.client.read().as_ref() {
-            return Ok(Arc::clone(&connected.client));
-        }
-        let addresses = self.resolve().await?;
-        let client = tb::Client::new(self.cluster.id, &addresses);
-        let client = Arc::new(client.map_err(|error| SessionError::Start(error.to_string()))?);
-        let connected = Connected { client, addresses };
-        Ok(Arc::clone(&self.client.write().get_or_insert(connected).client))
+    /// Rises with every new session.
+    pub fn number(&self) -> u64 {
+        *self.number.borrow()
     }
 
-    async fn resolve(&self) -> Result<String, SessionError> {
-        let mut resolved = Vec::new();
-        for address in self.cluster.addresses.iter().take(ADDRESSES_MAX) {
-            resolved.push(resolve(address).await?);
-        }
-        Ok(resolved.join(","))
+    /// Returns when the session with this number has been replaced.
+    pub async fn replaced(&self, number: u64) {
+        // The sender is ours, so it is there.
+        drop(self.number.subscribe().wait_for(|now| *now != number).await);
     }
 
-    /// Whether the names lead elsewhere now. The client library never looks again.
-    pub async fn has_moved(&self) -> bool {
-        let Some(old) = self.client.read().as_ref().map(|connected| connected.addresses.clone()) else {
-            return false;
+    /// When the cluster last answered anything.
+    pub fn answered_at_ms(&self) -> u64 {
+        self.answered_at_ms.load(Ordering::Relaxed)
+    }
+
+    /// Where the client was told to look; nothing if there is none.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.connected.read().as_ref().map(|connected| connected.addresses.clone()).unwrap_or_default()
+    }
+
+    async fn connected(&self) -> Result<Connected, SessionError> {
+        if let Some(connected) = self.connected.read().as_ref() {
+            return Ok(connected.clone());
+        }
+        let addresses = addresses::resolve(&self.cluster).await?;
+        let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let client = tb::Client::new(self.cluster.id, text.join(","));
+        let client = client.map_err(|error| SessionError::Start(error.to_string()))?;
+        let client = Arc::new(Client(Some(client)));
+        let mut there = self.connected.write();
+        // Somebody else may have been faster.
+        Ok(there.get_or_insert_with(|| Connected { client, addresses, number: self.number() }).clone())
+    }
+
+    /// Gives the session with this number up; the next call starts a new one. Calls that are under way end.
+    pub fn renew(&self, number: u64) {
+        let old = {
+            let mut connected = self.connected.write();
+            let is_current = self.number.send_if_modified(|now| {
+                let is_current = *now == number;
+                *now += u64::from(is_current);
+                is_current
+            });
+            if is_current { connected.take() } else { None }
         };
-        tokio::time::timeout(RESOLVE_TIMEOUT, self.resolve())
-            .await
-            .is_ok_and(|new| new.is_ok_and(|new| new != old))
+        drop(old);
     }
 
-    /// The next call starts a new session. Dropping a client blocks for some milliseconds, so it is done elsewhere.
-    pub fn renew(&self) {
-        if let Some(connected) = self.client.write().take() {
-            tokio::task::spawn_blocking(move || drop(connected));
-        }
-    }
-
-    fn failed(&self, kind: SendErrorKind) -> SessionError {
-        match kind {
-            SendErrorKind::ClientEvicted => {
-                self.renew();
-                SessionError::Evicted
+    /// Sends something and waits for its results, or until the session is replaced.
+    async fn call<T, F>(&self, send: impl FnOnce(Arc<Client>) -> F) -> Result<T, SessionError>
+    where
+        F: Future<Output = Result<T, CallError>>,
+    {
+        let Connected { client, number, .. } = self.connected().await?;
+        let answer = tokio::select! {
+            biased;
+            answer = send(client) => answer,
+            () = self.replaced(number) => return Err(SessionError::Renewed),
+        };
+        match answer {
+            Ok(answer) => {
+                self.answered_at_ms.store(clock::monotonic_ms(), Ordering::Relaxed);
+                Ok(answer)
             }
-            SendErrorKind::ClientReleaseTooLow | SendErrorKind::ClientReleaseTooHigh => {
-                self.renew();
-                SessionError::Release(format!("{kind:?}"))
+            Err(CallError::Other(text)) => Err(SessionError::Refused(text)),
+            Err(CallError::Send(kind)) => {
+                let error = match kind {
+                    SendErrorKind::ClientEvicted | SendErrorKind::ClientShutdown => SessionError::Evicted,
+                    SendErrorKind::ClientReleaseTooLow | SendErrorKind::ClientReleaseTooHigh => {
+                        SessionError::Release(format!("{kind:?}"))
+                    }
+                    // The client is as good as before.
+                    other => return Err(SessionError::Refused(format!("{other:?}"))),
+                };
+                self.renew(number);
+                Err(error)
             }
-            SendErrorKind::ClientShutdown => {
-                self.renew();
-                SessionError::Evicted
-            }
-            other => SessionError::Refused(format!("{other:?}")),
         }
     }
 
     /// The failures, in order; none means that everything was done.
-    pub async fn create_transfers(&self, transfers: Vec<tb::Transfer>) -> Result<Failures, SessionError> {
-        let client = self.client().await?;
-        match client.create_transfers(transfers).await {
-            Ok(()) => Ok(Vec::new()),
-            Err(CreateTransfersError::Api(failures)) => Ok(failures
-                .as_slice()
-                .iter()
-                .map(|failure| (failure.index() as usize, failure.kind()))
-                .collect()),
-            Err(CreateTransfersError::Send(error)) => Err(self.failed(error.kind())),
-            Err(other) => Err(SessionError::Refused(other.to_string())),
-        }
+    pub async fn create_transfers(
+        &self,
+        transfers: Arc<[tb::Transfer]>,
+    ) -> Result<Failures<CreateTransferErrorKind>, SessionError> {
+        self.call(|client| async move {
+            match client.get().create_transfers(transfers).await {
+                Ok(()) => Ok(Vec::new()),
+                Err(CreateTransfersError::Api(failures)) => {
+                    let failures = failures.as_slice().iter();
+                    Ok(failures.map(|failure| (failure.index() as usize, failure.kind())).collect())
+                }
+                Err(CreateTransfersError::Send(error)) => Err(error.into()),
+                Err(other) => Err(CallError::Other(other.to_string())),
+            }
+        })
+        .await
     }
 
     pub async fn create_accounts(
         &self,
         accounts: Vec<tb::Account>,
-    ) -> Result<Vec<(usize, CreateAccountErrorKind)>, SessionError> {
-        let client = self.client().await?;
-        match client.create_accounts(accounts).await {
-            Ok(()) => Ok(Vec::new()),
-            Err(CreateAccountsError::Api(failures)) => Ok(failures
-                .as_slice()
-                .iter()
-                .map(|failure| (failure.index() as usize, failure.kind()))
-                .collect()),
-            Err(CreateAccountsError::Send(error)) => Err(self.failed(error.kind())),
-            Err(other) => Err(SessionError::Refused(other.to_string())),
-        }
+    ) -> Result<Failures<CreateAccountErrorKind>, SessionError> {
+        self.call(|client| async move {
+            match client.get().create_accounts(accounts).await {
+                Ok(()) => Ok(Vec::new()),
+                Err(CreateAccountsError::Api(failures)) => {
+                    let failures = failures.as_slice().iter();
+                    Ok(failures.map(|failure| (failure.index() as usize, failure.kind())).collect())
+                }
+                Err(CreateAccountsError::Send(error)) => Err(error.into()),
+                Err(other) => Err(CallError::Other(other.to_string())),
+            }
+        })
+        .await
     }
 
     pub async fn lookup_accounts(&self, ids: Vec<u128>) -> Result<Vec<tb::Account>, SessionError> {
-        let client = self.client().await?;
-        client.lookup_accounts(ids).await.map_err(|error| self.failed(error.kind()))
+        self.call(|client| async move { Ok(client.get().lookup_accounts(ids).await?) }).await
     }
 
     /// Transfers out of an account since a time, the oldest first.
@@ -177,31 +256,28 @@ impl Session {
         since: SystemTime,
         most: u32,
     ) -> Result<Vec<tb::Transfer>, SessionError> {
-        let client = self.client().await?;
         let filter = tb::account::Filter::new(account, most)
             .with_flags(tb::account::FilterFlags::DEBITS)
             .with_timestamp_min(since);
-        client.get_account_transfers(Box::new(filter)).await.map_err(|error| self.failed(error.kind()))
+        self.call(|client| async move { Ok(client.get().get_account_transfers(Box::new(filter)).await?) })
+            .await
     }
 
     /// How many events a request may have. One transfer more than a development server takes tells which mode it is in;
     /// they lack their accounts, so nothing is done and nothing is remembered of them.
     pub async fn events_max(&self) -> Result<usize, SessionError> {
-        let client = self.client().await?;
-        let probe = vec![tb::Transfer::new(1); EVENTS_MAX_DEVELOPMENT + 1];
-        match client.create_transfers(probe).await {
-            Err(CreateTransfersError::Send(error)) if matches!(error.kind(), SendErrorKind::TooMuchData) => {
-                Ok(EVENTS_MAX_DEVELOPMENT)
+        self.call(|client| async move {
+            let probe = vec![tb::Transfer::new(1); EVENTS_MAX_DEVELOPMENT + 1];
+            match client.get().create_transfers(probe).await {
+                Err(CreateTransfersError::Send(error))
+                    if matches!(error.kind(), SendErrorKind::TooMuchData) =>
+                {
+                    Ok(EVENTS_MAX_DEVELOPMENT)
+                }
+                Err(CreateTransfersError::Send(error)) => Err(error.into()),
+                _ => Ok(EVENTS_MAX),
             }
-            Err(CreateTransfersError::Send(error)) => Err(self.failed(error.kind())),
-            _ => Ok(EVENTS_MAX),
-        }
+        })
+        .await
     }
-}
-
-async fn resolve(address: &str) -> Result<String, SessionError> {
-    let failed = |reason: String| SessionError::Resolve { address: address.to_owned(), reason };
-    let mut found = tokio::net::lookup_host(address).await.map_err(|error| failed(error.to_string()))?;
-    // The client library reads IPv4 and IPv6 literals; the first answer is the resolver's choice.
-    found.next().map(|address| address.to_string()).ok_or_else(|| failed("no address".to_owned()))
 }

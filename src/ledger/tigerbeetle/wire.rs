@@ -9,9 +9,10 @@ use tigerbeetle_unofficial as tb;
 use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
-use crate::ledger::{Action, Chain, Code, Hold, Refusal, Transfer};
+use super::capacity::Item;
+use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds};
+use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
-use crate::limit::{Account, LeaseId};
 
 const LEDGER_LIMITS: u32 = 1;
 const CODE_LIMIT: u16 = 1;
@@ -19,15 +20,6 @@ const CODE_LIMIT: u16 = 1;
 /// Who made the claim on an abandoned name: the one who asked again, or the one who gave it back.
 const CODE_CLAIM_AGAIN: u16 = 2;
 const CODE_CLAIM_VOID: u16 = 3;
-
-/// How transfer ids are made of their labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TransferIds {
-    /// The lease's milliseconds on top: TigerBeetle is up to three times as fast with ids that rise.
-    #[default]
-    TimeOrdered,
-    Sha256,
-}
 
 impl TransferIds {
     fn id(self, lease: &LeaseId, parts: &[&str]) -> u128 {
@@ -66,7 +58,7 @@ pub fn operator_account() -> tb::Account {
 }
 
 pub fn limit_account(account: &Account) -> tb::Account {
-    tb::Account::new(account.id, LEDGER_LIMITS, CODE_LIMIT)
+    tb::Account::new(account.id.bits(), LEDGER_LIMITS, CODE_LIMIT)
         .with_flags(tb::account::Flags::DEBITS_MUST_NOT_EXCEED_CREDITS)
 }
 
@@ -113,12 +105,12 @@ fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
         let account = &step.account;
         out.push(match step.action {
             Action::Reserve(hold) => {
-                transfer(names.id("xfer:reserve:", account), account.id, operator, hold.amount)
+                transfer(names.id("xfer:reserve:", account), account.id.bits(), operator, hold.amount)
                     .with_timeout(hold.lifetime_seconds.get())
                     .with_flags(Flags::PENDING | Flags::LINKED)
             }
             Action::Rereserve(hold) => {
-                transfer(names.id("xfer:rereserve:", account), account.id, operator, hold.amount)
+                transfer(names.id("xfer:rereserve:", account), account.id.bits(), operator, hold.amount)
                     .with_timeout(hold.lifetime_seconds.get())
                     .with_flags(Flags::PENDING | Flags::LINKED)
             }
@@ -171,29 +163,35 @@ pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
 
 /// Moves nothing: it only takes an id that can be taken once.
 fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
-    transfer(names.id("xfer:claim:", account), account.id, operator_id(), 0).with_code(code)
+    transfer(names.id("xfer:claim:", account), account.id.bits(), operator_id(), 0).with_code(code)
 }
 
 /// A change of capacity, named by the totals that it starts from, so that it happens once whoever does it.
-/// `attempt` tells apart ids that were burnt by a race.
-pub fn capacity_change(
-    account: &Account,
-    credits_posted: u128,
-    debits_posted: u128,
-    attempt: u32,
-    change: Change,
-) -> tb::Transfer {
-    let attempt = if attempt == 0 { String::new() } else { format!(":{attempt}") };
-    let label = format!("xfer:capacity:{}:{credits_posted}:{debits_posted}{attempt}", account.key);
-    let id = digest_id(&[&label]);
+pub fn capacity_change(item: &Item, change: CapacityChange) -> tb::Transfer {
+    let id = totals_id("xfer:capacity:", item);
+    let account = item.account.id.bits();
     match change {
-        Change::Raise(amount) => transfer(id, operator_id(), account.id, amount),
-        Change::Lower(amount) => transfer(id, account.id, operator_id(), amount),
+        CapacityChange::Raise(amount) => transfer(id, operator_id(), account, amount),
+        CapacityChange::Lower(amount) => transfer(id, account, operator_id(), amount),
     }
 }
 
+/// Moves both totals by one and leaves the capacity as it is, for when the name of the totals is used up. It fits
+/// whatever the account holds.
+pub fn totals_move(item: &Item) -> [tb::Transfer; 2] {
+    let account = item.account.id.bits();
+    let raise = transfer(totals_id("xfer:move:raise:", item), operator_id(), account, 1);
+    let lower = transfer(totals_id("xfer:move:lower:", item), account, operator_id(), 1);
+    [raise.with_flags(Flags::LINKED), lower]
+}
+
+fn totals_id(label: &str, item: &Item) -> u128 {
+    let Item { account, credits_posted, debits_posted, .. } = item;
+    digest_id(&[&format!("{label}{}:{credits_posted}:{debits_posted}", account.key)])
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum CapacityChange {
     Raise(u64),
     Lower(u64),
 }
@@ -222,15 +220,15 @@ pub fn landed(failures: &[(usize, Kind)]) -> Landed {
     else {
         return Landed::Done;
     };
-    let refused = |code| Landed::Refused(Refusal { index, code, failed: 1 << index });
+    let refused = |code| Landed::Refused(Refusal::one(index, code));
     match kind {
         // The timeout of a re-reserve is what was left of the window at the time.
         Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => Landed::DoneBefore,
-        Kind::ExceedsCredits => refused(Code::ExceedsCredits),
-        Kind::IdAlreadyFailed => refused(Code::IdAlreadyFailed),
-        Kind::PendingTransferNotFound => refused(Code::PendingTransferNotFound),
-        Kind::PendingTransferExpired => refused(Code::PendingTransferExpired),
-        Kind::PendingTransferAlreadyVoided => refused(Code::PendingTransferAlreadyVoided),
+        Kind::ExceedsCredits => refused(RefusalCode::ExceedsCredits),
+        Kind::IdAlreadyFailed => refused(RefusalCode::IdAlreadyFailed),
+        Kind::PendingTransferNotFound => refused(RefusalCode::PendingTransferNotFound),
+        Kind::PendingTransferExpired => refused(RefusalCode::PendingTransferExpired),
+        Kind::PendingTransferAlreadyVoided => refused(RefusalCode::PendingTransferAlreadyVoided),
         Kind::Exists
         | Kind::ExistsWithDifferentFlags
         | Kind::ExistsWithDifferentAmount
@@ -238,7 +236,7 @@ pub fn landed(failures: &[(usize, Kind)]) -> Landed {
         | Kind::ExistsWithDifferentDebitAccountId
         | Kind::ExistsWithDifferentCreditAccountId
         | Kind::ExistsWithDifferentTimeout
-        | Kind::ExistsWithDifferentCode => refused(Code::ExistsWithDifferentFields),
+        | Kind::ExistsWithDifferentCode => refused(RefusalCode::ExistsWithDifferentFields),
         Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => Landed::AccountMissing { index },
         other => Landed::Unexpected { index, kind: other },
     }

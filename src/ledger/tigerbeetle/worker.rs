@@ -2,31 +2,61 @@
 //!
 //! An idle system answers at once, a busy one batches by itself; there is no timer. Chains whose accounts are not ready go
 //! to the provisioner and come back. A chain that landed after its caller left is given back with the next batch.
+//!
+//! A request whose session is lost is sent again on the next one, exactly as it was, before anything else. Its transfers
+//! are named, so they happen once, whenever the first sending lands; and what they came to is known afterwards for all
+//! but reserves whose name somebody else may have sent too (see [`settlement`]).
+
+mod settlement;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tigerbeetle_unofficial as tb;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{Batch, Fate, Now};
-use super::session::{Session, SessionError};
-use super::sum::{self, Sum};
-use super::wire::Landed;
-use super::{Answer, Shared, Step, Work, can_be_given_back, patiently, provision};
+use super::batch::{Batch, Now};
+use super::provision;
+use super::session::SessionError;
+use super::shared::{Shared, Side, Task};
+use super::wire;
+use super::work::{Step, Work};
 use crate::clock;
-use crate::ledger::{Action, Chain, Code, LedgerError, Outcome, Refusal, Verdict};
+use crate::ledger::{Action, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::retry::backoff::Backoff;
-use crate::telemetry::LeaseEvent;
 
-struct Worker {
-    shared: Arc<Shared>,
-    session: Arc<Session>,
-    provisioner: mpsc::Sender<provision::Request>,
-    events_max: usize,
+/// The cluster drops the session that was silent longest, so one that has nothing to do says something.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Where work comes from.
+#[derive(Debug)]
+pub struct Inbox {
+    pub queued: mpsc::Receiver<Work>,
+    pub abandoned: mpsc::UnboundedReceiver<Work>,
     /// What must be in the next batch: chains to give back, claims, and what had no room in the last one.
-    next: VecDeque<Work>,
+    pub next: VecDeque<Work>,
+}
+
+struct Worker<'i> {
+    shared: Arc<Shared>,
+    provisioner: mpsc::Sender<provision::Request>,
+    inbox: &'i mut Inbox,
+    events_max: usize,
+    /// The number of the session that said so.
+    session: Option<u64>,
+    /// A request whose session was lost before it was answered.
+    unanswered: Option<Sent>,
+}
+
+/// A request to TigerBeetle.
+struct Sent {
+    batch: Batch,
+    transfers: Arc<[tb::Transfer]>,
+    /// An earlier sending may have landed.
+    is_resent: bool,
 }
 
 /// Why the worker woke.
@@ -34,105 +64,144 @@ enum Wake {
     Work,
     /// The session failed in other hands.
     Lost,
+    /// Nothing to do for a while.
+    Idle,
     /// Closing, and nothing is left.
     End,
 }
 
-/// Where work comes from.
-pub struct Inbox {
-    pub queued: mpsc::Receiver<Work>,
-    pub abandoned: mpsc::UnboundedReceiver<Work>,
-}
-
 impl Inbox {
-    async fn wait(
-        &mut self,
-        gathered: &mut Vec<Work>,
-        most: usize,
-        shared: &Shared,
-        closing: &CancellationToken,
-    ) -> Wake {
+    async fn wait(&mut self, most: usize, shared: &Shared, closing: &CancellationToken) -> Wake {
+        let mut gathered = Vec::new();
         // Callers that left come first: what they hold is wanted by those who wait.
-        tokio::select! {
+        let wake = tokio::select! {
             biased;
             Some(left) = self.abandoned.recv() => {
                 gathered.push(left);
                 Wake::Work
             }
-            count = self.queued.recv_many(gathered, most) => if count > 0 { Wake::Work } else { Wake::End },
+            count = self.queued.recv_many(&mut gathered, most) => if count > 0 { Wake::Work } else { Wake::End },
             () = shared.writer_lost.notified() => Wake::Lost,
             // Only when there is nothing left, so that what was promised lands.
             () = closing.cancelled() => Wake::End,
-        }
+            () = tokio::time::sleep(KEEP_ALIVE) => Wake::Idle,
+        };
+        self.next.extend(gathered);
+        wake
     }
 
-    fn take(&mut self, gathered: &mut Vec<Work>, most: usize) {
+    /// What waits from before counts, or the queue's bound would be none.
+    fn take(&mut self, most: usize) {
         while let Ok(left) = self.abandoned.try_recv() {
-            gathered.push(left);
+            self.next.push_back(left);
         }
-        while gathered.len() < most {
+        while self.next.len() < most {
             let Ok(work) = self.queued.try_recv() else { break };
-            gathered.push(work);
+            self.next.push_back(work);
         }
     }
 }
 
 pub async fn run(
     shared: Arc<Shared>,
-    session: Arc<Session>,
-    mut inbox: Inbox,
+    inbox: Arc<Mutex<Inbox>>,
     provisioner: mpsc::Sender<provision::Request>,
     closing: CancellationToken,
 ) {
-    let mut worker = Worker { shared, session, provisioner, events_max: 0, next: VecDeque::new() };
-    let mut gathered = Vec::new();
+    let mut inbox = inbox.lock().await;
+    let mut worker =
+        Worker { shared, provisioner, inbox: &mut inbox, events_max: 0, session: None, unanswered: None };
     loop {
-        if !worker.shared.writer_ok.load(Ordering::Acquire) {
-            let connecting = connect(&worker.shared, &worker.session);
-            let Some(events_max) = closing.run_until_cancelled(connecting).await else { return };
-            worker.events_max = events_max;
-            worker.shared.events_max.store(events_max, Ordering::Relaxed);
+        if !worker.is_connected() {
+            let Some(()) = closing.run_until_cancelled(worker.connect()).await else { return };
         }
-        if worker.next.is_empty() {
-            match inbox.wait(&mut gathered, worker.events_max, &worker.shared, &closing).await {
-                Wake::Work => {}
-                Wake::Lost => continue,
-                Wake::End => return,
+        if worker.unanswered.is_none() {
+            if worker.inbox.next.is_empty() {
+                match worker.inbox.wait(worker.events_max, &worker.shared, &closing).await {
+                    Wake::Work => {}
+                    Wake::Lost => continue,
+                    Wake::Idle => {
+                        worker.say_something().await;
+                        continue;
+                    }
+                    Wake::End => return,
+                }
             }
+            worker.inbox.take(worker.events_max);
         }
-        // What waits from before counts, or the queue's bound would be none.
-        inbox.take(&mut gathered, worker.events_max.saturating_sub(worker.next.len()));
-        let depth = inbox.queued.len();
+        let depth = worker.inbox.queued.len();
         worker.shared.metrics.ledger_queue_depth.set(i64::try_from(depth).unwrap_or(i64::MAX));
-        worker.next.extend(gathered.drain(..));
+        worker.shared.panic_point(Task::Worker);
         worker.turn().await;
     }
 }
 
-/// Waits for the cluster to answer for the first time, and asks how large a request may be.
-async fn connect(shared: &Shared, session: &Session) -> usize {
-    let mut backoff = Backoff::default();
-    loop {
-        match patiently(shared, session, &shared.writer_ok, session.events_max()).await {
-            Ok(events_max) => {
-                tracing::info!(events_max, "connected to TigerBeetle");
-                return events_max;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "TigerBeetle can't be used yet");
-                tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
+impl Worker<'_> {
+    fn is_connected(&self) -> bool {
+        let writer = &self.shared.writer;
+        writer.is_up() && self.session == Some(writer.session.number())
+    }
+
+    /// Waits for the cluster to answer, and asks how large a request may be.
+    async fn connect(&mut self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let session = &self.shared.writer.session;
+            let number = session.number();
+            match self.shared.ask(Side::Writer, session.events_max()).await {
+                Ok(events_max) => {
+                    tracing::info!(events_max, "connected to TigerBeetle");
+                    (self.events_max, self.session) = (events_max, Some(number));
+                    self.shared.events_max.store(events_max, Ordering::Relaxed);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "TigerBeetle can't be used yet");
+                    tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
+                }
             }
         }
     }
-}
 
-impl Worker {
-    /// One batch: gather, send, settle.
+    /// Keeps the session, and finds out whether it was kept.
+    async fn say_something(&self) {
+        let call = self.shared.writer.session.lookup_accounts(vec![wire::operator_id()]);
+        if let Err(error) = self.shared.ask(Side::Writer, call).await {
+            tracing::debug!(%error, "an idle session was not kept");
+        }
+    }
+
+    /// One request: gather, send, settle.
     async fn turn(&mut self) {
+        let Some(sent) = self.unanswered.take().or_else(|| self.gather()) else { return };
+        if sent.transfers.len() > self.events_max {
+            // The server was replaced by one that takes less at a time, so it has nothing of this.
+            return self.fail(sent.batch, "the server takes smaller requests now");
+        }
+        let started = clock::instant();
+        let call = self.shared.writer.session.create_transfers(Arc::clone(&sent.transfers));
+        let answer = self.shared.ask(Side::Writer, call).await;
+        self.shared.metrics.ledger_batch_events.observe(sent.transfers.len() as f64);
+        self.shared.metrics.ledger_batch_seconds.observe(started.elapsed().as_secs_f64());
+        match answer {
+            Ok(failures) => {
+                let settled = sent.batch.settle(failures, sent.is_resent, clock::monotonic_ms());
+                self.settle_all(settled);
+            }
+            Err(SessionError::Refused(reason)) => self.fail(sent.batch, &reason),
+            Err(error) => {
+                tracing::warn!(%error, "a batch will be sent again");
+                self.unanswered = Some(Sent { is_resent: sent.is_resent || error.is_lost(), ..sent });
+            }
+        }
+    }
+
+    /// What goes into the next request.
+    fn gather(&mut self) -> Option<Sent> {
         let mut batch = Batch::new(self.events_max, self.shared.options.sums);
-        while let Some(work) = self.next.pop_front() {
+        while let Some(work) = self.inbox.next.pop_front() {
             if !batch.has_room(&work) {
-                self.next.push_front(work);
+                self.inbox.next.push_front(work);
                 break;
             }
             if let Some(work) = self.admit(work) {
@@ -140,47 +209,15 @@ impl Worker {
             }
         }
         if batch.is_empty() {
-            return;
+            return None;
         }
-        let started = clock::instant();
         let transfers = batch.write(Now {
             ids: self.shared.options.transfer_ids,
             unix_ms: clock::unix_ms(),
             monotonic_ms: clock::monotonic_ms(),
             entropy: || fastrand::u128(..),
         });
-        let events = transfers.len();
-        let call = self.session.create_transfers(transfers);
-        let answer = patiently(&self.shared, &self.session, &self.shared.writer_ok, call).await;
-        self.shared.metrics.ledger_batch_events.observe(events as f64);
-        self.shared.metrics.ledger_batch_seconds.observe(started.elapsed().as_secs_f64());
-        match answer {
-            Ok(failures) => self.settle_all(batch.settle(failures, clock::monotonic_ms())),
-            Err(error) => self.fail(batch, &error),
-        }
-    }
-
-    fn settle_all(&mut self, settled: Vec<(Work, Fate)>) {
-        let now_ms = clock::monotonic_ms();
-        let mut decided = 0;
-        let mut again = Vec::new();
-        let mut left = None;
-        for (work, fate) in settled {
-            decided += 1;
-            match fate {
-                Fate::Landed(landed) => self.settle(work, landed, now_ms),
-                Fate::Shares(sum) => self.done_together(work, sum, &mut left),
-                Fate::Again { index } => {
-                    decided -= 1;
-                    work.chain.transfers[index].account.set_refused(now_ms);
-                    again.push(work);
-                }
-            }
-        }
-        self.next.extend(left.map(|(chain, sum)| Work::give_back(chain, Some(sum))));
-        // Before all that came after them.
-        again.into_iter().rev().for_each(|work| self.next.push_front(work));
-        self.shared.drain.record(decided, now_ms);
+        Some(Sent { batch, transfers: transfers.into(), is_resent: false })
     }
 
     /// What may go to the ledger now. Those that left are dropped, those whose accounts aren't ready go elsewhere.
@@ -191,24 +228,34 @@ impl Worker {
         if work.has_left() {
             return None;
         }
+        let now_ms = clock::monotonic_ms();
         for (index, transfer) in work.chain.transfers.iter().enumerate() {
             let account = &transfer.account;
-            let ready = match transfer.action {
+            let known = &account.known;
+            let is_ready = match transfer.action {
                 Action::Void => true,
-                Action::Debt { .. } => account.has_debt_account(),
+                Action::Debt { .. } => known.has_debt_account(),
                 // It takes from what the account has, also while that is being lowered.
-                Action::Rereserve(hold) => account.funded().is_some_and(|funded| funded >= hold.capacity),
-                Action::Reserve(hold) => {
-                    let lowering = account.funded().is_some_and(|funded| funded > hold.capacity);
-                    if lowering && account.is_decreasing() {
-                        let refusal = Refusal { index, code: Code::LimitDecreasing, failed: 1 << index };
-                        work.answer(Ok(outcome(Verdict::Refused(refusal))));
-                        return None;
-                    }
-                    account.funded() == Some(hold.capacity)
+                Action::Rereserve(hold) => {
+                    known.funded().is_some_and(|funded| funded >= hold.capacity || known.is_disputed(now_ms))
                 }
+                Action::Reserve(hold) => match known.funded() {
+                    None => false,
+                    Some(funded) if funded > hold.capacity => {
+                        if account.decrease.since_ms().is_some() {
+                            let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);
+                            work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
+                            return None;
+                        }
+                        false
+                    }
+                    // While others want less, what they left is all there is.
+                    Some(funded) if funded < hold.capacity => known.is_disputed(now_ms),
+                    // A decrease that was taken back is still waiting for its time.
+                    Some(_) => account.decrease.since_ms().is_none(),
+                },
             };
-            if !ready {
+            if !is_ready {
                 self.send_to_provisioner(work);
                 return None;
             }
@@ -224,138 +271,4 @@ impl Worker {
             request.refuse(&LedgerError::QueueFull { waiting, per_second: None });
         }
     }
-
-    fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
-        match (work.step, sent_again(&work.chain, landed)) {
-            (
-                Step::Abandon,
-                Landed::Refused(Refusal { code: Code::PendingTransferExpired, index: index @ 1.., .. }),
-            ) if work.chain.keep.is_named() => self.give_back_the_others(work, index - 1),
-            (Step::Abandon, landed) => {
-                if matches!(landed, Landed::Done | Landed::DoneBefore) {
-                    self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
-                }
-                tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
-            }
-            (Step::Claim, Landed::Refused(Refusal { code: Code::ExistsWithDifferentFields, .. })) => {
-                let refusal = Refusal { index: 0, code: Code::Abandoned, failed: 1 };
-                work.answer(Ok(outcome(Verdict::Refused(refusal))));
-            }
-            (Step::Claim, _) => work.answer(Ok(outcome(Verdict::Done))),
-            (Step::Apply, Landed::Done) => self.done(work),
-            (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
-                self.next.push_back(Work { step: Step::Claim, ..work });
-            }
-            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(outcome(Verdict::Done))),
-            (Step::Apply, Landed::Refused(refusal)) => {
-                self.touch(&work.chain);
-                if refusal.code == Code::ExceedsCredits {
-                    work.chain.transfers[refusal.index].account.set_refused(now_ms);
-                }
-                work.answer(Ok(outcome(Verdict::Refused(refusal))));
-            }
-            (Step::Apply, Landed::AccountMissing { index }) => {
-                // The data file was replaced under us: everything is made again on next use.
-                let account = &work.chain.transfers[index].account;
-                account.set_funded(None);
-                account.set_has_debt_account(false);
-                let text = format!("the account of {} is gone and will be made again", account.key);
-                work.answer(Err(LedgerError::Unavailable(text)));
-            }
-            (Step::Apply, Landed::Unexpected { index, kind }) => {
-                tracing::error!(lease = %work.chain.lease, index, ?kind, "TigerBeetle refused a transfer");
-                work.answer(Err(LedgerError::Unavailable(format!(
-                    "TigerBeetle refused a transfer: {kind:?}"
-                ))));
-            }
-        }
-    }
-
-    /// One of those to give back has ended by itself, and kept the others from it: they go without it.
-    fn give_back_the_others(&mut self, mut work: Work, ended: usize) {
-        let mut left = work.chain.transfers.iter_mut().filter_map(|transfer| match &mut transfer.action {
-            Action::Reserve(hold) if hold.amount > 0 => Some(hold),
-            _ => None,
-        });
-        if let Some(hold) = left.nth(ended) {
-            hold.amount = 0;
-        }
-        let is_left = |action| matches!(action, Action::Reserve(hold) if hold.amount > 0);
-        if work.chain.transfers.iter().any(|transfer| is_left(transfer.action)) {
-            self.next.push_back(work);
-        }
-    }
-
-    /// It holds. If its caller has left it is given back.
-    fn done(&mut self, work: Work) {
-        self.touch(&work.chain);
-        let Work { chain, reply, .. } = work;
-        let Some(reply) = reply else { return };
-        let answer = Answer { outcome: outcome(Verdict::Done), sum: None };
-        if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
-            self.next.push_back(Work::give_back(chain, None));
-        }
-    }
-
-    /// It is part of a sum that holds. What those hold who have `left` the same sum is given back together.
-    fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
-        self.touch(&work.chain);
-        let Some(reply) = work.reply else { return };
-        let answer = Answer { outcome: outcome(Verdict::Done), sum: Some(Arc::clone(&sum)) };
-        if reply.send(Ok(answer)).is_ok() {
-            return;
-        }
-        match left {
-            Some((part, from)) if Arc::ptr_eq(from, &sum) => {
-                self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
-                sum::add(part, &work.chain, 1);
-            }
-            _ => {
-                let before = left.replace((work.chain, sum));
-                self.next.extend(before.map(|(part, from)| Work::give_back(part, Some(from))));
-            }
-        }
-    }
-
-    fn touch(&self, chain: &Chain) {
-        chain.transfers.iter().for_each(|transfer| self.shared.touch(&transfer.account));
-    }
-
-    /// Nothing is known of the batch: everybody hears so, and what may have been reserved is given back. Nothing is sent
-    /// again.
-    fn fail(&mut self, batch: Batch, error: &SessionError) {
-        tracing::warn!(%error, "a batch was lost");
-        let text = error.to_string();
-        let (works, sums) = batch.into_lost();
-        for (work, is_summed) in works {
-            if work.step == Step::Apply && can_be_given_back(&work.chain) && !is_summed {
-                self.next.push_back(Work::give_back(work.chain.clone(), None));
-            }
-            work.answer(Err(LedgerError::Unavailable(text.clone())));
-        }
-        self.next.extend(sums.into_iter().map(|sum| Work::give_back(sum.chain(), Some(sum))));
-    }
-}
-
-/// What a void that is sent again means: it exists however it was linked the first time, and one that failed before had
-/// nothing to give back.
-fn sent_again(chain: &Chain, landed: Landed) -> Landed {
-    let Landed::Refused(refusal) = landed else { return landed };
-    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
-    match refusal.code {
-        Code::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
-        Code::IdAlreadyFailed if is_void => {
-            Landed::Refused(Refusal { code: Code::PendingTransferNotFound, ..refusal })
-        }
-        _ => landed,
-    }
-}
-
-fn outcome(verdict: Verdict) -> Outcome {
-    Outcome { verdict, available: Default::default() }
-}
-
-/// A name that its caller chose may be on its way back because an earlier caller of that name left.
-fn needs_claim(chain: &Chain) -> bool {
-    chain.keep.is_named() && can_be_given_back(chain)
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-const A: LimitId = 100;
-const B: LimitId = 200;
-const C: LimitId = 300;
+const A: LimitId = LimitId::new(100);
+const B: LimitId = LimitId::new(200);
+const C: LimitId = LimitId::new(300);
 
 fn queue(jobs: &[(u128, &[(LimitId, u64)])]) -> Order {
     let mut order = Order::default();
@@ -152,10 +152,10 @@ fn seeded_crowds_are_served_in_order() {
         let step = |order: &mut Order, free: &mut [u64; 6], served: &mut Vec<u128>| {
             while let Some(id) = order.next_turn() {
                 let needs = order.needs(id);
-                match needs.iter().find(|(limit, amount)| free[*limit as usize] < *amount) {
+                match needs.iter().find(|(limit, amount)| free[limit.bits() as usize] < *amount) {
                     Some((limit, _)) => order.refused(id, *limit),
                     None => {
-                        needs.iter().for_each(|(limit, amount)| free[*limit as usize] -= amount);
+                        needs.iter().for_each(|(limit, amount)| free[limit.bits() as usize] -= amount);
                         order.remove(id);
                         served.push(id.0);
                     }
@@ -163,15 +163,15 @@ fn seeded_crowds_are_served_in_order() {
             }
         };
         for id in 1..=120u128 {
-            let mut set: Vec<LimitId> = (0..6).filter(|_| rng.u8(..3) == 0).collect();
+            let mut set: Vec<LimitId> = (0..6).filter(|_| rng.u8(..3) == 0).map(LimitId::new).collect();
             if set.is_empty() {
-                set.push(rng.u128(0..6));
+                set.push(LimitId::new(rng.u128(0..6)));
             }
             sets.entry(set.clone()).or_default().push(id);
             order.join(JobId(id), set.iter().map(|limit| (*limit, rng.u64(1..=3))).collect(), None);
             step(&mut order, &mut free, &mut served);
-            let limit = rng.u128(0..6);
-            free[limit as usize] = (free[limit as usize] + rng.u64(0..=2)).min(5);
+            let limit = LimitId::new(rng.u128(0..6));
+            free[limit.bits() as usize] = (free[limit.bits() as usize] + rng.u64(0..=2)).min(5);
             order.freed(limit);
             match rng.u8(..6) {
                 0 => order.insist(JobId(rng.u128(1..=id))),
@@ -181,8 +181,8 @@ fn seeded_crowds_are_served_in_order() {
             step(&mut order, &mut free, &mut served);
         }
         for _ in 0..2000 {
-            let limit = rng.u128(0..6);
-            free[limit as usize] = (free[limit as usize] + 1).min(5);
+            let limit = LimitId::new(rng.u128(0..6));
+            free[limit.bits() as usize] = (free[limit.bits() as usize] + 1).min(5);
             order.freed(limit);
             step(&mut order, &mut free, &mut served);
         }

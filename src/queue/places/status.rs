@@ -6,7 +6,8 @@ use super::super::forecast::Forecast;
 use super::super::place::{JobId, Need, PlaceState, PlaceStatus, QueueFull, TimedOut};
 use super::super::share::Share;
 use super::Places;
-use crate::limit::{Account, LimitSpec};
+use crate::ledger::Account;
+use crate::limit::LimitSpec;
 use crate::retry::eta::{self, Stage};
 use crate::retry::policy::Queue as Policy;
 
@@ -28,7 +29,9 @@ impl Places {
                 let limit = self.limits.get(at.limit)?;
                 let forecast = self.forecast(&limit.account, &limit.spec, share);
                 let wait_ms = forecast.wait_ms(at.amount_before, at.own, now_ms);
-                wait_ms.filter(|_| !limit.account.is_decreasing()).map(|ms| eta::after_ms(ms, policy))
+                wait_ms
+                    .filter(|_| limit.account.decreasing_since_ms().is_none())
+                    .map(|ms| eta::after_ms(ms, policy))
             }
             (PlaceState::Processing, _) => Some(eta::eta_seconds(Stage::InFlight, None, policy)),
             _ => None,
@@ -86,7 +89,7 @@ impl Places {
             kind: spec.kind,
             capacity: spec.capacity,
             schedule: self.limits.get(account.id).and_then(|limit| limit.schedule.as_ref()),
-            mean_hold_ms: account.mean_hold_ms(),
+            mean_hold_ms: account.hints.mean_hold_ms(),
             queue_part: share.queue_part(account.id),
         }
     }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Findings;
+use super::Name;
+use super::chain::{lease_of, undo_of};
+use super::findings::Findings;
 use crate::lease::Lease;
-use crate::ledger;
-use crate::limit::{Account, Kind, LeaseId, LimitKey, Unit};
+use crate::ledger::{Chain, RefusalCode};
+use crate::limit::{Kind, LeaseId, LimitId, LimitKey, RequirementSet, Unit};
 use crate::registry::{Enforcement, Plan, Requirement, Wanted};
 use crate::retry::RetryHint;
 use crate::telemetry::Reason;
@@ -16,25 +18,21 @@ use crate::telemetry::Reason;
 /// is none.
 const HEADER_BYTES_MAX: usize = 1024;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
-    Ok,
-    OverLimit,
-}
-
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Decision {
     /// One per descriptor, in the order of the request.
-    pub statuses: SmallVec<[Status; 4]>,
+    pub statuses: SmallVec<[DescriptorStatus; 4]>,
     /// `None`: allowed.
     pub denial: Option<Denial>,
     /// Why it is what it is.
     pub reason: Reason,
     /// The lease that a completion must name, if one is needed. Never in a denial.
     pub lease: Option<Box<Lease>>,
+    /// With a lease: all that was reserved, to be given back if the caller never hears of it.
+    pub undo: Option<Box<Chain>>,
     /// What the ledger said, if it was the ledger that refused.
-    pub refused: Option<ledger::Code>,
+    pub refused: Option<RefusalCode>,
 }
 
 #[derive(Debug, Clone)]
@@ -64,14 +62,14 @@ fn in_a_header(key: &LimitKey) -> String {
     if text.len() <= HEADER_BYTES_MAX {
         return text.to_owned();
     }
-    let rest = format!("...{:032x}", Account::new(key.clone()).id);
+    let rest = format!("...{}", LimitId::of(key));
     format!("{}{rest}", &text[..text.floor_char_boundary(HEADER_BYTES_MAX - rest.len())])
 }
 
 /// The answer to one descriptor.
 #[derive(Debug, Clone)]
-pub struct Status {
-    pub code: Code,
+pub struct DescriptorStatus {
+    pub is_over: bool,
     pub limit: Option<CurrentLimit>,
     pub remaining: u32,
     pub reset_ms: Option<u64>,
@@ -88,74 +86,90 @@ pub struct CurrentLimit {
 
 impl Decision {
     pub(super) fn out_of_budget(descriptors: usize, hint_ms: u64) -> Self {
-        let over = Status { code: Code::OverLimit, reset_ms: Some(hint_ms), ..Status::bare() };
+        let over = DescriptorStatus { is_over: true, reset_ms: Some(hint_ms), ..DescriptorStatus::bare() };
         let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
         let statuses = (0..descriptors).map(|_| over.clone()).collect();
-        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, lease: None, refused: None }
+        Self {
+            statuses,
+            denial: Some(denial),
+            reason: Reason::RetryBudget,
+            lease: None,
+            undo: None,
+            refused: None,
+        }
     }
 
     pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
-        let failed = plan.requirements.iter().enumerate().filter(|(n, _)| findings.failed & (1 << n) != 0);
+        let failed = findings.failed.iter().map(|index| &plan.requirements[index]);
         // A quota that is over says no only where nothing stricter does; of equals the first.
-        let first = failed.min_by_key(|(_, requirement)| std::cmp::Reverse(requirement.enforcement));
+        let first = failed.min_by_key(|requirement| std::cmp::Reverse(requirement.enforcement));
         // When the ledger could not be asked, no limit said anything.
         let asked = !matches!(reason, Reason::QueueFull | Reason::BackendError);
-        let limit = first.filter(|_| asked).map(|(_, requirement)| requirement.account.key.clone());
+        let limit = first.filter(|_| asked).map(|requirement| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
-        Self { statuses, denial: Some(denial), reason, lease: None, refused: None }
+        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None }
     }
 
-    pub(super) fn allowed(plan: &Plan, findings: &Findings, id: LeaseId, reserved_at_unix_ms: u64) -> Self {
-        let lease = super::chain::lease_of(plan, findings, id, reserved_at_unix_ms);
+    pub(super) fn allowed(
+        plan: &Plan,
+        findings: &Findings,
+        name: Name<'_>,
+        id: LeaseId,
+        reserved_at_unix_ms: u64,
+    ) -> Self {
+        let lease = lease_of(plan, findings, id, reserved_at_unix_ms);
+        let undo = lease.as_ref().map(|lease| Box::new(undo_of(plan, findings, name, &lease.id)));
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason: Reason::Allowed, lease, refused: None }
+        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
         let reason = Reason::BackendError;
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason, lease: None, refused: None }
+        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None }
     }
 }
 
-impl Status {
+impl DescriptorStatus {
     /// That of a descriptor that no limit applies to.
     pub(crate) fn bare() -> Self {
-        Self { code: Code::Ok, limit: None, remaining: 0, reset_ms: None }
+        Self { is_over: false, limit: None, remaining: 0, reset_ms: None }
     }
 }
 
-fn statuses(plan: &Plan, findings: &Findings, hint_ms: Option<u64>) -> SmallVec<[Status; 4]> {
+fn statuses(plan: &Plan, findings: &Findings, hint_ms: Option<u64>) -> SmallVec<[DescriptorStatus; 4]> {
     plan.descriptors.iter().map(|wanted| status(plan, findings, *wanted, hint_ms)).collect()
 }
 
-fn status(plan: &Plan, findings: &Findings, wanted: Wanted, hint_ms: Option<u64>) -> Status {
-    let (mask, enforcement) = match wanted {
-        Wanted::Bare => return Status::bare(),
-        Wanted::Unlimited => return Status { remaining: u32::MAX, ..Status::bare() },
+fn status(plan: &Plan, findings: &Findings, wanted: Wanted, hint_ms: Option<u64>) -> DescriptorStatus {
+    let (all, enforcement) = match wanted {
+        Wanted::Bare => return DescriptorStatus::bare(),
+        Wanted::Unlimited => return DescriptorStatus { remaining: u32::MAX, ..DescriptorStatus::bare() },
         Wanted::Limited { requirements, enforcement } => (requirements, enforcement),
     };
-    let failed = if enforcement == Enforcement::Shadow { 0 } else { mask & findings.failed };
-    let (index, code) = match failed {
-        0 => (tightest(findings, mask), Code::Ok),
-        failed => (failed.trailing_zeros() as usize, Code::OverLimit),
+    let failed = match enforcement {
+        Enforcement::Shadow => None,
+        Enforcement::Quota | Enforcement::Enforced => all.intersection(findings.failed).lowest(),
+    };
+    let (index, is_over) = match failed {
+        None => (tightest(findings, all), false),
+        Some(failed) => (failed, true),
     };
     let requirement = &plan.requirements[index];
     let available = findings.available[index].unwrap_or(requirement.spec.capacity);
-    Status {
-        code,
+    DescriptorStatus {
+        is_over,
         limit: Some(current_limit(requirement)),
         remaining: u32::try_from(available).unwrap_or(u32::MAX),
-        reset_ms: if code == Code::OverLimit { hint_ms } else { window_ms(requirement) },
+        reset_ms: if is_over { hint_ms } else { window_ms(requirement) },
     }
 }
 
-/// Of the requirements in `mask`, the one with the least left.
-fn tightest(findings: &Findings, mask: u32) -> usize {
-    let members = (0..findings.available.len()).filter(|index| mask & (1 << index) != 0);
-    members.min_by_key(|&index| findings.available[index].unwrap_or(u64::MAX)).unwrap_or(0)
+/// Of these requirements, the one with the least left.
+fn tightest(findings: &Findings, requirements: RequirementSet) -> usize {
+    requirements.iter().min_by_key(|&index| findings.available[index].unwrap_or(u64::MAX)).unwrap_or(0)
 }
 
 /// When everything spent now is back.

@@ -1,0 +1,62 @@
+//! A reserve for one who waits in the queue: the same reservation as anybody's, but a refusal is no denial. Nobody hears
+//! of it, no streak grows, and it says which limit to wait for.
+
+use std::sync::Arc;
+
+use super::findings::{Findings, never_fits};
+use super::{Admission, Name, Reserved, note_allowed};
+use crate::clock;
+use crate::lease::Lease;
+use crate::ledger::{LedgerError, RefusalCode};
+use crate::limit::{LimitId, LimitSpec};
+use crate::registry::Plan;
+use crate::retry::policy::RetryPolicy;
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Attempt {
+    /// `None`: allowed because the ledger could not be asked, and nothing is held.
+    Taken(Option<Box<Lease>>),
+    /// This limit had too little of it left.
+    Refused { limit: LimitId, spec: Arc<LimitSpec> },
+    /// The name was used before, and stays refused.
+    NameIsSpent,
+    /// The name was used for something else.
+    UsedForAnother,
+    /// It needs more of this limit than there ever is.
+    Never(Arc<str>),
+}
+
+impl Admission {
+    pub async fn attempt(
+        &self,
+        plan: &Plan,
+        name: Name<'_>,
+        policy: &RetryPolicy,
+    ) -> Result<Attempt, LedgerError> {
+        if let Some(never) = never_fits(plan).lowest() {
+            return Ok(Attempt::Never(Arc::from(plan.requirements[never].account.key.as_str())));
+        }
+        let mut findings = Findings::of(plan);
+        let (now_ms, reserved_at_unix_ms) = (clock::monotonic_ms(), clock::unix_ms());
+        let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await? {
+            Reserved::Held(id) => id,
+            Reserved::NotAsked => return Ok(Attempt::Taken(None)),
+            Reserved::Refused(RefusalCode::NotAsked) => {
+                return Err(LedgerError::Unavailable("no limit could be asked".to_owned()));
+            }
+            Reserved::Refused(RefusalCode::IdAlreadyFailed | RefusalCode::Abandoned) => {
+                return Ok(Attempt::NameIsSpent);
+            }
+            Reserved::Refused(RefusalCode::ExistsWithDifferentFields) => return Ok(Attempt::UsedForAnother),
+            Reserved::Refused(_) => {
+                let first = findings.failed.lowest().expect("a refusal must name a transfer");
+                let requirement = &plan.requirements[first];
+                let (limit, spec) = (requirement.account.id, Arc::clone(&requirement.spec));
+                return Ok(Attempt::Refused { limit, spec });
+            }
+        };
+        note_allowed(plan, &findings, policy, now_ms);
+        Ok(Attempt::Taken(super::chain::lease_of(plan, &findings, id, reserved_at_unix_ms)))
+    }
+}

@@ -1,0 +1,188 @@
+//! The account behind a LimitKey, and the bounded table that remembers accounts by key.
+//!
+//! A key is hashed with SHA-256 once, when it is first seen. The table forgets the coldest keys; balances live in
+//! the ledger and are never touched by that. What an account carries belongs to its owners, and each keeps its part
+//! private: the ledgers how far they are with lowering it, TigerBeetle what it knows of the remote account, and
+//! [`retry`](crate::retry) what hints depend on.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quick_cache::Weighter;
+
+use super::tigerbeetle::Known;
+use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
+use crate::limit::{LimitId, LimitKey};
+use crate::retry::Hints;
+
+/// A key weighs one place of the table per this many bytes, so that long keys can't fill memory.
+const KEY_BYTES_PER_PLACE: u64 = 128;
+
+/// The identity of one limit in the ledger.
+pub struct Account {
+    pub key: LimitKey,
+    pub id: LimitId,
+    pub hints: Hints,
+    pub(super) decrease: Decrease,
+    pub(super) known: Known,
+}
+
+impl Account {
+    pub fn new(key: LimitKey) -> Self {
+        let id = LimitId::of(&key);
+        Self { key, id, hints: Hints::default(), decrease: Decrease::default(), known: Known::default() }
+    }
+
+    /// Since when the ledger has been waiting for room to lower its capacity, if it is.
+    pub(crate) fn decreasing_since_ms(&self) -> Option<u64> {
+        self.decrease.since_ms()
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Account({}, {:?})", self.key, self.known)
+    }
+}
+
+/// Whether a ledger waits for room to lower the capacity of an account. Ledgers note when it begins and ends; everybody
+/// else may ask.
+#[derive(Debug)]
+pub(super) struct Decrease {
+    since_ms: AtomicU64,
+}
+
+/// No time.
+const NEVER: u64 = u64::MAX;
+
+impl Default for Decrease {
+    fn default() -> Self {
+        Self { since_ms: AtomicU64::new(NEVER) }
+    }
+}
+
+impl Decrease {
+    /// Notes what the answer to a chain that reserves says: who could reserve of a limit was not refused for a decrease.
+    pub(super) fn note(chain: &Chain, verdict: Verdict, now_ms: u64) {
+        match verdict {
+            Verdict::Done => {
+                let is_reserve = |transfer: &&Transfer| matches!(transfer.action, Action::Reserve(_));
+                let reserves = chain.transfers.iter().filter(is_reserve);
+                reserves.for_each(|transfer| transfer.account.decrease.end());
+            }
+            Verdict::Refused(Refusal { index, code: RefusalCode::LimitDecreasing, .. }) => {
+                chain.transfers[index].account.decrease.begin(now_ms);
+            }
+            Verdict::Refused(_) | Verdict::NotAsked => {}
+        }
+    }
+
+    /// It was refused for that now; nothing changes if that was so before.
+    pub(super) fn begin(&self, now_ms: u64) {
+        // One that loses this race finds what it wanted.
+        let _ = self.since_ms.compare_exchange(NEVER, now_ms, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    pub(super) fn end(&self) {
+        // Nearly always there is nothing to end, and a read leaves the line shared between cores.
+        if self.since_ms().is_some() {
+            self.since_ms.store(NEVER, Ordering::Release);
+        }
+    }
+
+    pub(super) fn since_ms(&self) -> Option<u64> {
+        let since_ms = self.since_ms.load(Ordering::Acquire);
+        (since_ms != NEVER).then_some(since_ms)
+    }
+}
+
+/// Accounts by key text; bounded.
+pub struct Accounts {
+    table: quick_cache::sync::Cache<LimitKey, Arc<Account>, ByKeyLength, ahash::RandomState>,
+}
+
+#[derive(Clone)]
+struct ByKeyLength;
+
+impl Weighter<LimitKey, Arc<Account>> for ByKeyLength {
+    fn weight(&self, key: &LimitKey, _: &Arc<Account>) -> u64 {
+        1 + key.as_str().len() as u64 / KEY_BYTES_PER_PLACE
+    }
+}
+
+impl Accounts {
+    pub fn new(keys_max: usize) -> Self {
+        let table = quick_cache::sync::Cache::with(
+            keys_max,
+            keys_max as u64,
+            ByKeyLength,
+            ahash::RandomState::new(),
+            quick_cache::sync::DefaultLifecycle::default(),
+        );
+        Self { table }
+    }
+
+    /// The account of `key`, made if it isn't known.
+    pub fn of(&self, key: &str) -> Arc<Account> {
+        if let Some(account) = self.table.get(key) {
+            return account;
+        }
+        let key = LimitKey::new(key);
+        let account = Arc::new(Account::new(key.clone()));
+        // Two threads may meet here: the later one wins, both are right.
+        self.table.insert(key, Arc::clone(&account));
+        account
+    }
+
+    /// How many keys are remembered now.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Accounts({} known)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_is_one_account() {
+        let accounts = Accounts::new(100);
+        assert!(Arc::ptr_eq(&accounts.of("a"), &accounts.of("a")));
+        assert_ne!(accounts.of("a").id, accounts.of("b").id);
+    }
+
+    #[test]
+    fn keys_seen_once_never_grow_the_table_past_its_bound() {
+        let accounts = Accounts::new(1_000);
+        for n in 0..20_000 {
+            accounts.of(&format!("d:tenant={n}:minute"));
+        }
+        assert!(accounts.len() <= 1_000, "{}", accounts.len());
+        for n in 0..2_000 {
+            accounts.of(&format!("d:tenant={}{n}:minute", "x".repeat(10_000)));
+        }
+        assert!(accounts.len() <= 1_000, "{}", accounts.len());
+    }
+
+    #[test]
+    fn a_decrease_begins_once_and_ends() {
+        let decrease = Decrease::default();
+        assert_eq!(decrease.since_ms(), None);
+        decrease.begin(5);
+        decrease.begin(9);
+        assert_eq!(decrease.since_ms(), Some(5));
+        decrease.end();
+        assert_eq!(decrease.since_ms(), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! The ledger that this process was started with: one that holds balances itself.
+//!
+//! Only hands on. A new ledger is one more variant.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::tigerbeetle::TigerBeetle;
+use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
+use crate::limit::LimitSpec;
+
+#[derive(Debug)]
+pub enum Backend {
+    Memory(Memory),
+    TigerBeetle(TigerBeetle),
+}
+
+/// The same for each of them.
+macro_rules! each {
+    ($self:ident, $ledger:ident => $answer:expr) => {
+        match $self {
+            Backend::Memory($ledger) => $answer,
+            Backend::TigerBeetle($ledger) => $answer,
+        }
+    };
+}
+
+impl Ledger for Backend {
+    async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        each!(self, ledger => ledger.apply(chain).await)
+    }
+
+    async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        each!(self, ledger => ledger.complete(chain).await)
+    }
+
+    fn give_back(&self, chain: Chain) {
+        each!(self, ledger => ledger.give_back(chain));
+    }
+
+    fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
+        each!(self, ledger => ledger.peek(account, spec))
+    }
+
+    fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
+        each!(self, ledger => ledger.sample(account, spec))
+    }
+
+    fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
+        each!(self, ledger => ledger.is_decreasing(account, spec))
+    }
+
+    async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
+        each!(self, ledger => ledger.provision(wants).await)
+    }
+
+    async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        each!(self, ledger => ledger.balances(wants).await)
+    }
+
+    async fn schedule(
+        &self,
+        account: &Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Schedule, LedgerError> {
+        each!(self, ledger => ledger.schedule(account, lifetime_seconds).await)
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        each!(self, ledger => ledger.ready())
+    }
+
+    fn is_shared(&self) -> bool {
+        each!(self, ledger => ledger.is_shared())
+    }
+
+    fn sweep(&self) -> usize {
+        each!(self, ledger => ledger.sweep())
+    }
+
+    async fn close(&self) {
+        each!(self, ledger => ledger.close().await);
+    }
+}

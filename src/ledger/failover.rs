@@ -1,0 +1,179 @@
+//! What happens when the ledger below fails: all of `ledger.on_failure`, and the one place where failures are counted.
+//!
+//! A policy answers only for callers who wait: a completion that fails is its caller's to try again. The local ledger of
+//! `on_failure: local` gives a share of each capacity. What it reserved is completed and given back on it, also after the
+//! real one is back; everything else goes to the real one.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::memory::{Memory, RESERVATIONS_MAX};
+use super::{
+    Account, Action, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
+    TransferSet, Verdict, Want,
+};
+use crate::limit::{LeaseId, LimitSpec};
+use crate::telemetry::{LedgerFailure, Metrics};
+
+/// What is answered when the ledger fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// An error, so that Envoy's failure mode decides.
+    #[default]
+    Error,
+    Allow,
+    Deny,
+    /// An in-memory ledger with a share of each capacity until the ledger is back.
+    Local,
+}
+
+/// A ledger, and what to do when it fails.
+#[derive(Debug)]
+pub struct Failover<L> {
+    ledger: L,
+    on_failure: OnFailure,
+    local: Memory,
+    /// Of each capacity, above 0 and at most 1.
+    local_share: f64,
+    metrics: Arc<Metrics>,
+}
+
+impl<L: Ledger> Failover<L> {
+    pub fn new(ledger: L, on_failure: OnFailure, local_share: f64, metrics: Arc<Metrics>) -> Self {
+        metrics.memory_records_max.set(gauge(RESERVATIONS_MAX));
+        Self { ledger, on_failure, local: Memory::default(), local_share, metrics }
+    }
+
+    /// The policy's answer in the place of `error`.
+    async fn instead(&self, chain: &Chain, error: LedgerError) -> Result<Outcome, LedgerError> {
+        let is_away = matches!(error, LedgerError::Unavailable(_) | LedgerError::TimedOut(_));
+        match (self.on_failure, &error) {
+            // Too much at once is no failure of the ledger: the caller hears when to come back.
+            (OnFailure::Error, _) | (_, LedgerError::QueueFull { .. }) => Err(error),
+            (OnFailure::Allow, _) => Ok(Outcome::bare(Verdict::NotAsked)),
+            (OnFailure::Deny, _) => {
+                let failed = TransferSet::first(chain.transfers.len());
+                let refusal = Refusal { index: 0, code: RefusalCode::NotAsked, failed };
+                Ok(Outcome::bare(Verdict::Refused(refusal)))
+            }
+            (OnFailure::Local, _) if is_away => self.counted(self.local.apply(&self.local_part(chain)).await),
+            (OnFailure::Local, _) => Err(error),
+        }
+    }
+
+    /// Whether the local ledger reserved this lease.
+    fn is_local(&self, lease: &LeaseId) -> bool {
+        self.on_failure == OnFailure::Local && self.local.has_reserved(lease)
+    }
+
+    fn counted(&self, answer: Result<Outcome, LedgerError>) -> Result<Outcome, LedgerError> {
+        answer.inspect_err(|error| self.metrics.ledger_failed(failure(error)))
+    }
+
+    /// The same on accounts that have only a share of their capacity. A caller that leaves may want it back, so it needs a
+    /// name there.
+    fn local_part(&self, chain: &Chain) -> Chain {
+        let mut part = chain.clone();
+        if part.keep == Keep::ForUndo {
+            part.keep = Keep::ForCompletion;
+        }
+        for transfer in &mut part.transfers {
+            if let Action::Reserve(hold) | Action::Rereserve(hold) = &mut transfer.action {
+                hold.capacity = shared(hold.capacity, self.local_share);
+            }
+        }
+        part
+    }
+}
+
+impl<L: Ledger> Ledger for Failover<L> {
+    async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        match self.counted(self.ledger.apply(chain).await) {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => self.instead(chain, error).await,
+        }
+    }
+
+    async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        if self.is_local(&chain.lease) {
+            return self.counted(self.local.complete(&self.local_part(chain)).await);
+        }
+        self.counted(self.ledger.complete(chain).await)
+    }
+
+    fn give_back(&self, chain: Chain) {
+        if self.is_local(&chain.lease) {
+            self.local.give_back(self.local_part(&chain));
+        } else {
+            self.ledger.give_back(chain);
+        }
+    }
+
+    fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
+        self.ledger.peek(account, spec)
+    }
+
+    fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
+        self.ledger.sample(account, spec)
+    }
+
+    fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
+        self.ledger.is_decreasing(account, spec)
+    }
+
+    async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
+        self.ledger.provision(wants).await
+    }
+
+    async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        self.ledger.balances(wants).await
+    }
+
+    async fn schedule(
+        &self,
+        account: &Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Schedule, LedgerError> {
+        self.ledger.schedule(account, lifetime_seconds).await
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.ledger.ready()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.ledger.is_shared()
+    }
+
+    fn sweep(&self) -> usize {
+        let records = self.local.sweep() + self.ledger.sweep();
+        self.metrics.memory_records.set(gauge(records));
+        records
+    }
+
+    async fn close(&self) {
+        self.ledger.close().await;
+    }
+}
+
+fn failure(error: &LedgerError) -> LedgerFailure {
+    match error {
+        LedgerError::Unavailable(_) => LedgerFailure::Unavailable,
+        LedgerError::TimedOut(_) => LedgerFailure::TimedOut,
+        LedgerError::QueueFull { .. } => LedgerFailure::QueueFull,
+        LedgerError::Full(_) => LedgerFailure::Full,
+    }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Rounded down, so that shares of several sidecars don't add up to more; but what has room for one keeps it.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u64 is one")]
+fn shared(capacity: u64, share: f64) -> u64 {
+    ((capacity as f64 * share) as u64).max(capacity.min(1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+//! The rules of [`crate::ledger`] without a lock or a clock: `now` is an argument.
+//!
+//! A chain is tried on copies of its accounts, and carried out only when all of it can be done. What is held is in
+//! [`super::store`].
+
+use smallvec::SmallVec;
+
+use super::store::{Fate, NONE, Purpose, Record, Store};
+use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
+use crate::ledger::{
+    Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
+    Transfer, TransferSet, Verdict,
+};
+use crate::limit::{LeaseId, LimitId};
+
+/// The rules, and what they are applied to.
+#[derive(Debug, Default)]
+pub struct Core {
+    store: Store,
+}
+
+/// An account as a chain sees it while it is being tried.
+struct Tried {
+    id: LimitId,
+    /// In the store, or `NONE` if the account holds nothing.
+    slot: u32,
+    capacity: u64,
+    pending: u64,
+    pending_before: u64,
+}
+
+type Trial = SmallVec<[Tried; 4]>;
+
+/// How a trial ended short of "it can be done".
+enum Stop {
+    /// This very chain was done before.
+    DoneBefore,
+    Refused(Refusal),
+}
+
+impl Core {
+    pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
+        self.store.expire(now_ms, EXPIRED_PER_CALL);
+        let mut trial = Trial::new();
+        let mut tried = self.attempt(chain, &mut trial);
+        // What is due but not freed yet must not deny anybody.
+        if matches!(tried, Err(Stop::Refused(_))) && self.store.is_due(now_ms) {
+            self.store.expire(now_ms, usize::MAX);
+            trial.clear();
+            tried = self.attempt(chain, &mut trial);
+        }
+        let verdict = match tried {
+            Ok(()) if self.store.records() + chain.transfers.len() > RESERVATIONS_MAX => {
+                return Err(LedgerError::Full(RESERVATIONS_MAX));
+            }
+            Ok(()) => {
+                self.commit(chain, &mut trial, now_ms);
+                Verdict::Done
+            }
+            Err(Stop::DoneBefore) => {
+                self.share(chain);
+                Verdict::Done
+            }
+            Err(Stop::Refused(refusal)) => {
+                self.remember_refusal(chain, refusal, now_ms);
+                Verdict::Refused(refusal)
+            }
+        };
+        let available = self.available(chain, &mut trial, verdict);
+        Ok(Outcome { verdict, available })
+    }
+
+    /// What an account holds, brought to `capacity` if that can be done now.
+    pub fn balance(&mut self, account: &Account, capacity: u64, now_ms: u64) -> Balance {
+        self.store.expire(now_ms, usize::MAX);
+        let slot = self.store.account(account.id);
+        if slot == NONE {
+            return Balance { capacity, used: 0, debt: 0 };
+        }
+        let there = self.store.slot_mut(slot);
+        there.capacity = settled(there.capacity, there.pending, capacity);
+        Balance { capacity: there.capacity, used: there.pending, debt: there.debt }
+    }
+
+    /// What an account holds, and when that comes back.
+    pub fn schedule(&mut self, account: &Account, now_ms: u64) -> Schedule {
+        self.store.expire(now_ms, usize::MAX);
+        let slot = self.store.account(account.id);
+        if slot == NONE {
+            return Schedule { is_whole: true, ..Schedule::default() };
+        }
+        let used = self.store.slot(slot).pending;
+        let Some(mut releases) = self.store.releases(slot, RELEASES_MAX) else {
+            return Schedule { used, ..Schedule::default() };
+        };
+        releases.sort_unstable();
+        Schedule { used, releases, is_whole: true }
+    }
+
+    /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
+    pub fn give_back(&mut self, chain: &Chain) {
+        for at in self.reserves_of(chain) {
+            let record = self.store.record(at);
+            if record.fate == Fate::Counted && !record.is_shared {
+                // The name is forgotten as well, so that whoever sends it again is charged.
+                self.store.remove(at);
+            }
+        }
+    }
+
+    /// A second sending was told that it has what the first one reserved.
+    fn share(&mut self, chain: &Chain) {
+        for at in self.reserves_of(chain) {
+            self.store.record_mut(at).is_shared = true;
+        }
+    }
+
+    /// The records of what a chain reserved under its name.
+    fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
+        let reserves = chain.transfers.iter().filter(|it| matches!(it.action, Action::Reserve(_)));
+        let slots = reserves.map(|transfer| self.store.account(transfer.account.id));
+        slots.filter_map(|slot| self.place(chain, slot, Purpose::Reserve)).collect()
+    }
+
+    /// Whether anything of a lease was reserved here, and is remembered.
+    pub fn has_reserved(&self, lease: &LeaseId) -> bool {
+        self.store.fates(lease.bits()).any(|fate| fate != Fate::Refused)
+    }
+
+    /// Ends at most `most` records that are due; how many it was.
+    pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
+        self.store.expire(now_ms, most)
+    }
+
+    /// Reservations and names held now.
+    pub fn records(&self) -> usize {
+        self.store.records()
+    }
+
+    /// Tries the transfers in order on copies of the accounts. Changes nothing.
+    fn attempt(&self, chain: &Chain, trial: &mut Trial) -> Result<(), Stop> {
+        for (index, transfer) in chain.transfers.iter().enumerate() {
+            let place = self.enter(trial, transfer);
+            if let Err(code) = self.step(chain, index, transfer, &mut trial[place]) {
+                let Some(code) = code else { return Err(Stop::DoneBefore) };
+                return Err(Stop::Refused(self.refusal(chain, trial, index, code)));
+            }
+        }
+        Ok(())
+    }
+
+    /// One transfer. `Err(None)`: the chain was done before.
+    fn step(
+        &self,
+        chain: &Chain,
+        index: usize,
+        transfer: &Transfer,
+        tried: &mut Tried,
+    ) -> Result<(), Option<RefusalCode>> {
+        match transfer.action {
+            Action::Reserve(hold) => {
+                self.known(chain, index, tried.slot, Purpose::Reserve, hold.amount)?;
+                take(tried, hold).map_err(Some)
+            }
+            Action::Rereserve(hold) => {
+                self.known(chain, index, tried.slot, Purpose::Rereserve, hold.amount)?;
+                // From what the account has, also while that is being lowered.
+                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)
+            }
+            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount),
+            Action::Void => match self.find(chain, tried.slot, Purpose::Reserve) {
+                None => Err(Some(RefusalCode::PendingTransferNotFound)),
+                Some(record) => match record.fate {
+                    Fate::Counted => {
+                        tried.pending -= record.amount;
+                        Ok(())
+                    }
+                    // Only this lease's void could have done it: it is being sent again.
+                    Fate::Voided if index == 0 => Err(None),
+                    Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
+                    Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
+                    Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
+                },
+            },
+        }
+    }
+
+    /// Whether the caller used this name before, and what for.
+    fn known(
+        &self,
+        chain: &Chain,
+        index: usize,
+        slot: u32,
+        purpose: Purpose,
+        amount: u64,
+    ) -> Result<(), Option<RefusalCode>> {
+        match self.find(chain, slot, purpose) {
+            None => Ok(()),
+            Some(record) if record.fate == Fate::Refused => Err(Some(RefusalCode::IdAlreadyFailed)),
+            Some(record) if index == 0 && record.amount == amount => Err(None),
+            Some(_) => Err(Some(RefusalCode::ExistsWithDifferentFields)),
+        }
+    }
+
+    fn find(&self, chain: &Chain, slot: u32, purpose: Purpose) -> Option<&Record> {
+        self.place(chain, slot, purpose).map(|at| self.store.record(at))
+    }
+
+    fn place(&self, chain: &Chain, slot: u32, purpose: Purpose) -> Option<u32> {
+        if is_anonymous(chain) || slot == NONE {
+            return None;
+        }
+        self.store.find(chain.lease.bits(), slot, purpose)
+    }
+
+    /// The place of the transfer's account in the trial.
+    fn enter(&self, trial: &mut Trial, transfer: &Transfer) -> usize {
+        let id = transfer.account.id;
+        if let Some(place) = trial.iter().position(|tried| tried.id == id) {
+            return place;
+        }
+        let slot = self.store.account(id);
+        let (capacity, pending) = match slot {
+            NONE => match transfer.action {
+                Action::Reserve(hold) | Action::Rereserve(hold) => (hold.capacity, 0),
+                Action::Void | Action::Debt { .. } => (0, 0),
+            },
+            slot => (self.store.slot(slot).capacity, self.store.slot(slot).pending),
+        };
+        trial.push(Tried { id, slot, capacity, pending, pending_before: pending });
+        trial.len() - 1
+    }
+
+    /// What is free on each account afterwards, also on those that the trial did not come to.
+    fn available(&self, chain: &Chain, trial: &mut Trial, verdict: Verdict) -> SmallVec<[u64; 4]> {
+        let of = |transfer: &Transfer| {
+            let place = self.enter(trial, transfer);
+            let tried = &trial[place];
+            let pending = if verdict == Verdict::Done { tried.pending } else { tried.pending_before };
+            tried.capacity.saturating_sub(pending)
+        };
+        chain.transfers.iter().map(of).collect()
+    }
+
+    /// Names the others of the chain that don't fit either.
+    fn refusal(&self, chain: &Chain, trial: &mut Trial, index: usize, code: RefusalCode) -> Refusal {
+        let mut failed = TransferSet::one(index);
+        if code == RefusalCode::ExceedsCredits {
+            for (later, transfer) in chain.transfers.iter().enumerate().skip(index + 1) {
+                let place = self.enter(trial, transfer);
+                let code = self.step(chain, later, transfer, &mut trial[place]);
+                if code == Err(Some(RefusalCode::ExceedsCredits)) {
+                    failed.insert(later);
+                }
+            }
+        }
+        Refusal { index, code, failed }
+    }
+
+    /// From here on it succeeds.
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
+        let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
+        for transfer in &chain.transfers {
+            let id = transfer.account.id;
+            let tried =
+                trial.iter_mut().find(|tried| tried.id == id).expect("every account must have been tried");
+            if tried.slot == NONE {
+                tried.slot = self.store.account_or_new(id, tried.capacity);
+            }
+            let slot = tried.slot;
+            self.store.slot_mut(slot).capacity = tried.capacity;
+            match transfer.action {
+                Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
+                Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
+                Action::Void => {
+                    self.void(lease, slot, now_ms);
+                    // An account goes with its last record.
+                    tried.slot = self.store.account(id);
+                }
+                Action::Debt { amount } => {
+                    let slot_debt = &mut self.store.slot_mut(slot).debt;
+                    *slot_debt = slot_debt.saturating_add(amount);
+                    let until_ms = now_ms + RETRY_MEMORY_MS;
+                    self.store.insert(
+                        Record::name_only(lease, slot, Purpose::Debt, Fate::Voided, amount),
+                        until_ms,
+                    );
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, chain: &Chain, lease: u128, slot: u32, purpose: Purpose, hold: Hold, now_ms: u64) {
+        let lifetime_ms = u64::from(hold.lifetime_seconds.get()) * 1000;
+        match chain.keep {
+            Keep::Nothing | Keep::ForUndo => self.store.count(slot, hold.amount, now_ms, lifetime_ms),
+            // Nobody gives it back by name, so only the name has a record, and only while it may be sent again.
+            Keep::Name => {
+                self.store.count(slot, hold.amount, now_ms, lifetime_ms);
+                let name = Record::name_only(lease, slot, purpose, Fate::Voided, hold.amount);
+                self.store.insert(name, now_ms + RETRY_MEMORY_MS);
+            }
+            Keep::ForCompletion | Keep::ForRetries => {
+                let for_retries = chain.keep == Keep::ForRetries;
+                let record = Record::counted(lease, slot, purpose, hold.amount, for_retries);
+                self.store.insert(record, now_ms + lifetime_ms);
+            }
+        }
+    }
+
+    fn void(&mut self, lease: u128, slot: u32, now_ms: u64) {
+        let at = self.store.find(lease, slot, Purpose::Reserve).expect("what was tried must be there");
+        if self.store.record(at).for_retries {
+            self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
+        } else {
+            self.store.remove(at);
+        }
+    }
+
+    /// A name that the caller may send again stays refused.
+    fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
+        let full = self.store.records() >= RESERVATIONS_MAX;
+        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || full {
+            return;
+        }
+        let transfer = &chain.transfers[refusal.index];
+        let (purpose, hold) = match transfer.action {
+            Action::Reserve(hold) => (Purpose::Reserve, hold),
+            Action::Rereserve(hold) => (Purpose::Rereserve, hold),
+            Action::Void | Action::Debt { .. } => return,
+        };
+        let slot = self.store.account_or_new(transfer.account.id, hold.capacity);
+        let record = Record::name_only(chain.lease.bits(), slot, purpose, Fate::Refused, hold.amount);
+        self.store.insert(record, now_ms + RETRY_MEMORY_MS);
+    }
+}
+
+/// Nobody names it again, so it needs no record of its own. Nobody can leave in the middle of what never waits either.
+fn is_anonymous(chain: &Chain) -> bool {
+    matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
+}
+
+/// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.
+fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
+    if wanted > capacity || pending <= wanted { wanted } else { capacity }
+}
+
+fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {
+    tried.capacity = settled(tried.capacity, tried.pending, hold.capacity);
+    if tried.capacity > hold.capacity {
+        return Err(RefusalCode::LimitDecreasing);
+    }
+    match tried.pending.checked_add(hold.amount) {
+        Some(pending) if pending <= tried.capacity => {
+            tried.pending = pending;
+            Ok(())
+        }
+        _ => Err(RefusalCode::ExceedsCredits),
+    }
+}

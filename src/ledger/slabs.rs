@@ -1,0 +1,68 @@
+//! Slabs: blocks of a limit's capacity that this instance has reserved in the shared ledger and hands out itself.
+//!
+//! * [`core`] is the whole of one instance: a request in, what it gets and what must be asked of the ledger out. It does
+//!   no I/O. [`limit`] is one limit of it, [`slab`] one slab, [`returns`] what is given back, [`requests`] the ids that
+//!   were seen, [`times`] and [`demand`] the arithmetic.
+//! * `tests/it/slab_simulation.rs` drives the same core through faults on virtual time.
+//!
+//! # Why no window sees more than the capacity
+//!
+//! W is the window, L the life of a slab, and T our clock, read under the limit's lock before the ledger is asked. Our clock
+//! never goes back and does not stand still while the machine sleeps; what the wall clock shows is never looked at. Clocks
+//! of different machines are never compared: only that they run at the same speed is used.
+//!
+//! **What must hold.** A unit that is admitted at time c is held by the ledger, as pending, all the time from c to c + W.
+//! Then for any window take its last admission, at time e: everything admitted in that window was admitted after e - W and
+//! not after e, so at e the ledger holds all of it at once. The ledger never holds more than the capacity.
+//!
+//! **When a unit is admitted.** At the reading of the clock that follows its being set aside, [`limit::Limit::request`].
+//! That is after the request came and before its answer leaves. If the ledger has to be asked for other parts of the same
+//! request, it still is that moment, and those parts are admitted when the ledger takes them.
+//!
+//! **Held from c.** Units are set aside only of a slab whose take was answered; the ledger took it before it answered.
+//!
+//! **Held until c + W.** Four things can end what the ledger holds:
+//!
+//! 1. *The timeout of the take*, W + 2 s after the ledger applied it, which was at some A after T. Units are set aside only
+//!    while the clock, read afterwards, shows less than T + L, and L is at most 1 s. So c + W < T + L + W < A + W + 2 s.
+//!    The ledger's timeouts come late, never early.
+//! 2. *The void of a slab of which nothing was spent.* Nothing was admitted from it. It is sent when the slab has ended:
+//!    nothing is aside, and nothing can be set aside, because a slab that has ended is out of the table, and all of this
+//!    happens under the limit's lock.
+//! 3. *The chain that keeps the spent part.* It is sent when the slab has ended, so what is spent is final. Void and reserve
+//!    happen both or not at all; the reserve takes less than the void gives back, so it fits. Its timeout is counted by the
+//!    ledger from some time after it was sent, and was made, when it was sent, to reach from there to the last hand-out
+//!    + W, rounded up, and 2 s more. If it is sent again, the same holds for the new timeout; whichever of the sendings is
+//!    applied first, the others find its name and change nothing.
+//! 4. *The void of what was spent*, whole or kept. It is sent when the clock shows at least the last hand-out + W + 1 ms;
+//!    the last millisecond is there because the clock shows whole ones.
+//!
+//! # What can go wrong
+//!
+//! * **A crash.** Nothing is admitted any more, so nothing needs to be held; the ledger's timeouts give everything back.
+//!   The next process starts with no slabs and new names.
+//! * **A pause**, of any length, anywhere: a stopped process, a sleeping machine, a thread that does not get its turn. Before
+//!   the clock is read for a hand-out: it shows the time after the pause, and a slab that is over gives nothing. After
+//!   it: the unit was admitted before the pause. Between a decision to ask or to give back and its sending: the ledger's
+//!   timeouts start later, and voids come later. Both is late, not early.
+//! * **A slow ledger.** T was read before the ask, so a slow answer makes the slab shorter. One that comes after T + L
+//!   gives nothing and is voided; for some time no slab is asked for.
+//! * **A take without an answer.** Nothing is ever handed out of it, so whatever becomes of it can only be too little.
+//!   The layer below gives it back, because only that layer learns whether and when it lands: the worker that sent it
+//!   waits for the result as long as it takes, and voids it if its caller has left. Nobody else may void it: a void that
+//!   comes before the reserve finds nothing, and its name is burnt, so that the worker's own void, which has the same
+//!   name, would fail when the reserve lands. If the worker itself is lost, the ledger's timeout is left.
+//! * **A give-back without an answer.** It is sent again under the same names until it is answered. A void that happened
+//!   is found to exist; one of a reservation that has timed out is answered so, and ends the matter.
+//! * **Put back too late.** A request that sets units aside and then waits for the ledger keeps the slab from ending. When
+//!   it is refused the units are put back into the slab, which gives nothing once it is over; they go back with the rest.
+//! * **A capacity that is lowered.** The ledger lowers it only when that much is free, and refuses takes until then. Slabs
+//!   are not needed for this to be safe; they go back at once so that it does not take longer.
+
+pub mod core;
+pub mod demand;
+pub mod limit;
+pub mod requests;
+pub mod returns;
+pub mod slab;
+pub mod times;

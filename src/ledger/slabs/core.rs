@@ -1,0 +1,321 @@
+//! The slabs of one instance: which limits have some, what a request of several limits gets from them, and what has to
+//! be done outside. Does no I/O and reads no clock; the shell and the simulation drive the same code.
+//!
+//! A limit's slabs are behind the lock of its shard, which is held for one step of one limit. What is to be given back is
+//! behind a lock of its own, which a request takes only when a slab begins or ends.
+
+use std::collections::BTreeMap;
+
+use ahash::AHashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::limit::{Ask, Counts, Limit, Outside, Parts, Reply, Rules, Shown, Todo, Took};
+use super::returns::{GiveBack, Landed, Number, Returns, WAITING_MAX};
+use crate::limit::{BitSet, LimitId};
+
+const SHARDS: usize = 64;
+
+/// Limits remembered at most, over all shards: 128 MB of 512 bytes each. The others are asked of the ledger.
+const LIMITS_MAX: usize = 1 << 18;
+
+/// One limit that a request needs units of.
+#[derive(Debug, Clone)]
+pub struct Need<A> {
+    pub limit: LimitId,
+    /// What the shell needs to ask the ledger for this limit.
+    pub account: A,
+    pub units: u64,
+    pub rules: Rules,
+}
+
+/// How those are woken who wait for somebody else's answer.
+pub trait Bell: Default {
+    type Waiting;
+
+    /// Called under the limit's lock, so that no ring is missed.
+    fn listen(&mut self) -> Self::Waiting;
+
+    fn ring(&mut self);
+}
+
+/// What a request gets.
+#[derive(Debug)]
+pub enum Decision<W> {
+    /// Everything was handed out.
+    Admitted,
+    /// The ledger refused need number `index` a moment ago.
+    Full { index: usize },
+    /// Ask again when this rings.
+    Wait(W),
+    /// The ledger must be asked for the rests, in one chain with whatever else the request needs. What became of it must
+    /// be told to [`Core::settle`].
+    Ledger(Aside),
+}
+
+/// What was set aside for one request, by need.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Aside {
+    needs: SmallVec<[Held; 4]>,
+}
+
+#[derive(Debug)]
+struct Held {
+    limit: LimitId,
+    parts: Parts,
+    rest: u64,
+    /// There was no place for the limit, so nothing of it is kept.
+    is_unknown: bool,
+}
+
+impl Aside {
+    /// What the ledger must be asked for, by need; 0 if nothing.
+    pub fn rests(&self) -> impl Iterator<Item = u64> {
+        self.needs.iter().map(|held| held.rest)
+    }
+}
+
+/// What became of the chain that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    Admitted,
+    /// The ledger had no room for these needs; none of them if it was something else of the chain.
+    Refused {
+        needs: BitSet,
+    },
+    /// No answer, or the caller left: whatever the ledger took is given back by the layer below.
+    Failed,
+}
+
+/// Slabs to be asked for; what is told of it goes to [`Core::took`].
+pub type Asks<A> = SmallVec<[(LimitId, A, Ask); 1]>;
+
+#[derive(Debug)]
+struct Entry<A, B> {
+    limit: Limit,
+    account: A,
+    bell: B,
+}
+
+/// What is due at a time.
+#[derive(Debug)]
+struct Agenda<A> {
+    /// Slabs that may be over.
+    ticks: BTreeMap<(u64, u64), LimitId>,
+    next_tick: u64,
+    returns: Returns<A>,
+}
+
+#[derive(Debug)]
+pub struct Core<A, B> {
+    shards: Vec<Mutex<AHashMap<LimitId, Entry<A, B>>>>,
+    agenda: Mutex<Agenda<A>>,
+}
+
+impl<A: Clone, B: Bell> Default for Core<A, B> {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let agenda = Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
+        Self { shards, agenda: Mutex::new(agenda) }
+    }
+}
+
+impl<A: Clone, B: Bell> Core<A, B> {
+    /// All of the needs or none. `asks_anyway`: the request has other needs, which the ledger decides.
+    pub fn request(
+        &self,
+        needs: &[Need<A>],
+        asks_anyway: bool,
+        waits: u32,
+        outside: &mut impl Outside,
+        asks: &mut Asks<A>,
+    ) -> Decision<B::Waiting> {
+        let mut aside = Aside::default();
+        for (index, need) in needs.iter().enumerate() {
+            let (reply, waiting) = self.ask_limit(need, waits, outside, asks);
+            let (parts, rest, is_unknown) = match reply {
+                Some(Reply::Aside(parts)) => (parts, 0, false),
+                Some(Reply::Ledger { parts, rest }) => (parts, rest, false),
+                None => (Parts::new(), need.units, true),
+                Some(Reply::Full) => {
+                    self.settle(aside, Settled::Failed, outside);
+                    return Decision::Full { index };
+                }
+                Some(Reply::Wait) => {
+                    self.settle(aside, Settled::Failed, outside);
+                    return Decision::Wait(waiting.expect("who waits must have a bell"));
+                }
+            };
+            aside.needs.push(Held { limit: need.limit, parts, rest, is_unknown });
+        }
+        if asks_anyway || aside.rests().any(|rest| rest > 0) {
+            return Decision::Ledger(aside);
+        }
+        self.settle(aside, Settled::Admitted, outside);
+        Decision::Admitted
+    }
+
+    /// `None`: there is no place for another limit.
+    fn ask_limit(
+        &self,
+        need: &Need<A>,
+        waits: u32,
+        outside: &mut impl Outside,
+        asks: &mut Asks<A>,
+    ) -> (Option<Reply>, Option<B::Waiting>) {
+        let mut shard = self.shard(need.limit).lock();
+        if !shard.contains_key(&need.limit) {
+            if shard.len() >= LIMITS_MAX / SHARDS {
+                return (None, None);
+            }
+            let entry =
+                Entry { limit: Limit::new(need.rules), account: need.account.clone(), bell: B::default() };
+            shard.insert(need.limit, entry);
+        }
+        let entry = shard.get_mut(&need.limit).expect("it must have been inserted");
+        let changed = entry.limit.follow(need.rules, outside);
+        self.carry_out(need.limit, entry, changed, outside, asks);
+        let (reply, todo) = entry.limit.request(need.units, waits, outside);
+        let waiting = (reply == Reply::Wait).then(|| entry.bell.listen());
+        self.carry_out(need.limit, entry, todo, outside, asks);
+        (Some(reply), waiting)
+    }
+
+    /// The request that set this aside was decided.
+    pub fn settle(&self, aside: Aside, settled: Settled, outside: &mut impl Outside) {
+        for (index, held) in aside.needs.into_iter().enumerate().filter(|(_, held)| !held.is_unknown) {
+            let mut shard = self.shard(held.limit).lock();
+            let entry = shard.get_mut(&held.limit).expect("a limit with units aside must not be forgotten");
+            let now_ms = outside.now_ms();
+            let todo = match settled {
+                Settled::Admitted => entry.limit.admitted(&held.parts, held.rest, now_ms),
+                Settled::Refused { needs } => {
+                    let refused = needs.contains(index);
+                    entry.limit.not_admitted(&held.parts, held.rest, refused, now_ms)
+                }
+                Settled::Failed => entry.limit.not_admitted(&held.parts, held.rest, false, now_ms),
+            };
+            self.carry_out(held.limit, entry, todo, outside, &mut Asks::new());
+        }
+    }
+
+    /// A slab that was asked for was answered.
+    pub fn took(&self, limit: LimitId, took: Took, outside: &mut impl Outside, asks: &mut Asks<A>) {
+        let mut shard = self.shard(limit).lock();
+        let Some(entry) = shard.get_mut(&limit) else { return };
+        let todo = entry.limit.took(took, outside);
+        self.carry_out(limit, entry, todo, outside, asks);
+    }
+
+    fn carry_out(
+        &self,
+        limit: LimitId,
+        entry: &mut Entry<A, B>,
+        todo: Todo,
+        outside: &mut impl Outside,
+        asks: &mut Asks<A>,
+    ) {
+        if todo.wake {
+            entry.bell.ring();
+        }
+        asks.extend(todo.ask.map(|ask| (limit, entry.account.clone(), ask)));
+        if todo.ended.is_empty() && todo.tick_at_ms.is_none() {
+            return;
+        }
+        let now_ms = outside.now_ms();
+        let mut agenda = self.agenda.lock();
+        for ended in todo.ended {
+            agenda.returns.add(entry.account.clone(), ended, now_ms);
+        }
+        if let Some(at_ms) = todo.tick_at_ms {
+            agenda.next_tick += 1;
+            let number = agenda.next_tick;
+            agenda.ticks.insert((at_ms, number), limit);
+        }
+    }
+
+    /// When [`Self::next_due`] has something, as far as is known now.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        let agenda = self.agenda.lock();
+        let tick_ms = agenda.ticks.first_key_value().map(|((at_ms, _), _)| *at_ms);
+        [tick_ms, agenda.returns.next_due_ms()].into_iter().flatten().min()
+    }
+
+    /// Ends the slabs that are over, and says what is to be given back now, one after the other.
+    pub fn next_due(&self, outside: &mut impl Outside) -> Option<(Number, GiveBack<A>)> {
+        let now_ms = outside.now_ms();
+        loop {
+            let mut agenda = self.agenda.lock();
+            let due = agenda.ticks.first_entry().filter(|first| first.key().0 <= now_ms);
+            let Some(limit) = due.map(|first| first.remove()) else {
+                return agenda.returns.next(now_ms);
+            };
+            // The limit's lock comes before the agenda's.
+            drop(agenda);
+            self.each(limit, outside, |limit| limit.tick(now_ms));
+        }
+    }
+
+    pub fn returned(&self, number: Number, landed: Landed, outside: &mut impl Outside, rand: fn(u64) -> u64) {
+        let now_ms = outside.now_ms();
+        self.agenda.lock().returns.answered(number, landed, now_ms, rand);
+    }
+
+    /// Gives everything back that is not handed out: all limits, or those that `which` says.
+    pub fn close(&self, outside: &mut impl Outside, which: impl Fn(LimitId) -> bool) {
+        for shard in &self.shards {
+            let limits: Vec<LimitId> = shard.lock().keys().copied().filter(|limit| which(*limit)).collect();
+            for limit in limits {
+                let now_ms = outside.now_ms();
+                self.each(limit, outside, |limit| limit.close(now_ms));
+            }
+        }
+    }
+
+    fn each(&self, limit: LimitId, outside: &mut impl Outside, step: impl FnOnce(&mut Limit) -> Todo) {
+        let mut shard = self.shard(limit).lock();
+        if let Some(entry) = shard.get_mut(&limit) {
+            let todo = step(&mut entry.limit);
+            self.carry_out(limit, entry, todo, outside, &mut Asks::new());
+        }
+    }
+
+    /// Forgets the limits that nobody has asked for lately.
+    pub fn sweep(&self, outside: &mut impl Outside) {
+        for shard in &self.shards {
+            let now_ms = outside.now_ms();
+            shard.lock().retain(|_, entry| !entry.limit.is_idle(now_ms));
+        }
+    }
+
+    /// Whether a slab is still asked for, or units that nobody spent are not back yet.
+    pub fn is_settled(&self) -> bool {
+        let is_asking = |shard: &Mutex<AHashMap<_, Entry<A, B>>>| {
+            shard.lock().values().any(|entry| entry.limit.is_asking() || entry.limit.held() > 0)
+        };
+        !self.shards.iter().any(is_asking) && self.agenda.lock().returns.unspent() == 0
+    }
+
+    pub fn shown(&self, limit: LimitId, now_ms: u64) -> Option<Shown> {
+        self.shard(limit).lock().get(&limit)?.limit.shown(now_ms)
+    }
+
+    /// What a limit has taken and handed out so far, and what it holds.
+    pub fn counts(&self, limit: LimitId) -> Option<(Counts, u64)> {
+        self.shard(limit).lock().get(&limit).map(|entry| (entry.limit.counts, entry.limit.held()))
+    }
+
+    /// Slabs that are open now.
+    pub fn slabs(&self) -> usize {
+        let open = |shard: &Mutex<AHashMap<_, Entry<A, B>>>| -> usize {
+            shard.lock().values().map(|entry| entry.limit.slabs()).sum()
+        };
+        self.shards.iter().map(open).sum()
+    }
+
+    fn shard(&self, limit: LimitId) -> &Mutex<AHashMap<LimitId, Entry<A, B>>> {
+        // Ids are digests: any bits do.
+        &self.shards[usize::try_from(limit.bits() % SHARDS as u128).unwrap_or(0)]
+    }
+}

@@ -1,0 +1,96 @@
+//! The times of a slab, all of them derived from the window of its limit. Pure arithmetic.
+
+use std::num::NonZeroU32;
+
+/// A slab lives for this part of the window, and no longer or shorter than these.
+const LIVES_PER_WINDOW: u64 = 50;
+const LIFE_MS_MIN: u64 = 50;
+const LIFE_MS_MAX: u64 = 1_000;
+
+/// A limit that was found full is not asked again for this part of the window.
+const FULL_PARTS_PER_WINDOW: u64 = 100;
+const FULL_MS_MIN: u64 = 10;
+const FULL_MS_MAX: u64 = 500;
+
+/// The ledger gives back by itself what nobody gave back, this much after the last moment at which it may be needed. It
+/// must be longer than the longest life, because the ledger's clock may start at T and the last hand-out is at T + L.
+const BACKSTOP_SECONDS: u32 = 2;
+const _: () = assert!(BACKSTOP_SECONDS as u64 * 1_000 > LIFE_MS_MAX);
+
+/// The times of the slabs of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    pub window_ms: u64,
+    pub life_ms: u64,
+    pub full_ms: u64,
+    /// What the ledger is told when a slab is taken.
+    pub timeout_seconds: NonZeroU32,
+}
+
+impl Times {
+    /// `None` if the ledger can't hold anything for longer than this window.
+    pub fn of(window_seconds: NonZeroU32) -> Option<Self> {
+        let window_ms = u64::from(window_seconds.get()) * 1_000;
+        Some(Self {
+            window_ms,
+            life_ms: (window_ms / LIVES_PER_WINDOW).clamp(LIFE_MS_MIN, LIFE_MS_MAX),
+            full_ms: (window_ms / FULL_PARTS_PER_WINDOW).clamp(FULL_MS_MIN, FULL_MS_MAX),
+            timeout_seconds: window_seconds.checked_add(BACKSTOP_SECONDS)?,
+        })
+    }
+
+    /// When a unit that was handed out at `last_ms` may be given back. The clock shows whole milliseconds, so the
+    /// hand-out may have been almost one later than it says.
+    pub fn free_at_ms(&self, last_ms: u64) -> u64 {
+        last_ms + self.window_ms + 1
+    }
+}
+
+/// What the ledger is told when a reservation that is sent at `now_ms` must hold until `free_at_ms`.
+pub fn backstop_seconds(free_at_ms: u64, now_ms: u64) -> NonZeroU32 {
+    let seconds = free_at_ms.saturating_sub(now_ms).div_ceil(1_000);
+    let seconds = u32::try_from(seconds).unwrap_or(u32::MAX).saturating_add(BACKSTOP_SECONDS);
+    NonZeroU32::new(seconds).unwrap_or(NonZeroU32::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(window_seconds: u32) -> Times {
+        Times::of(NonZeroU32::new(window_seconds).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn lives_and_pauses_by_window() {
+        let rows = [
+            (1, 50, 10),
+            (2, 50, 20),
+            (3, 60, 30),
+            (10, 200, 100),
+            (50, 1_000, 500),
+            (60, 1_000, 500),
+            (86_400, 1_000, 500),
+        ];
+        for (window, life_ms, full_ms) in rows {
+            let times = times(window);
+            assert_eq!((times.life_ms, times.full_ms), (life_ms, full_ms), "{window} s");
+            assert_eq!(times.timeout_seconds.get(), window + 2);
+        }
+        assert_eq!(Times::of(NonZeroU32::MAX), None, "its reservations could not outlast it");
+    }
+
+    #[test]
+    fn the_ledger_holds_longer_than_anybody_needs() {
+        for window in [1, 3, 60, 86_400] {
+            let times = times(window);
+            // Asked at T, applied at once, handed out in the last millisecond.
+            let free_at_ms = times.free_at_ms(times.life_ms - 1);
+            assert!(u64::from(times.timeout_seconds.get()) * 1_000 >= free_at_ms + 1_000);
+            for sent_ms in [0, 1, 499, 999, 1_000, free_at_ms - 1, free_at_ms, free_at_ms + 5_000] {
+                let held_ms = u64::from(backstop_seconds(free_at_ms, sent_ms).get()) * 1_000;
+                assert!(sent_ms + held_ms >= free_at_ms + 2_000);
+            }
+        }
+    }
+}

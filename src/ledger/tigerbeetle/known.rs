@@ -1,0 +1,219 @@
+//! What this instance knows of an account of TigerBeetle without asking: written by the tasks of this ledger only.
+//!
+//! Others take from the same accounts, so all of it may be old. Knows no session and no clock.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::ledger::Account;
+use crate::limit::id::digest_id;
+
+/// "Not known" in the numbers below.
+const UNKNOWN: u64 = u64::MAX;
+
+/// How long a capacity stays as low as another instance made it: 2 s, then 4, 8 and 16. Long enough for all instances to
+/// load the same files, and short enough that one that is gone is soon forgotten.
+const RAISE_AFTER_MS: u64 = 2_000;
+const RAISE_DOUBLINGS_MAX: u64 = 3;
+
+/// After so long without one the next dispute is the first.
+const DISPUTE_OVER_MS: u64 = 60_000;
+
+#[derive(Debug)]
+pub struct Known {
+    /// The capacity that the account was last seen to hold.
+    funded: AtomicU64,
+    funded_at_ms: AtomicU64,
+    /// How often others have lowered the capacity against this instance's configuration, and when they last did.
+    disputes: AtomicU64,
+    disputed_at_ms: AtomicU64,
+    /// What was free when the background reader last looked, less what was taken here since.
+    sample: AtomicU64,
+    sampled_at_ms: AtomicU64,
+    /// The background reader is about to look.
+    sampling: AtomicBool,
+    /// When a transfer was last refused for lack of room.
+    refused_at_ms: AtomicU64,
+    /// The debt account is known to exist.
+    has_debt_account: AtomicBool,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            funded: AtomicU64::new(UNKNOWN),
+            funded_at_ms: AtomicU64::new(0),
+            disputes: AtomicU64::new(0),
+            disputed_at_ms: AtomicU64::new(0),
+            sample: AtomicU64::new(UNKNOWN),
+            sampled_at_ms: AtomicU64::new(0),
+            sampling: AtomicBool::new(false),
+            refused_at_ms: AtomicU64::new(0),
+            has_debt_account: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Account {
+    /// The capacity that TigerBeetle was last seen to hold, for tests.
+    pub fn funded(&self) -> Option<u64> {
+        self.known.funded()
+    }
+
+    /// What its debt account is called: SHA-256 of `acct:debt:<key>`.
+    pub(super) fn debt_id(&self) -> u128 {
+        digest_id(&["acct:debt:", self.key.as_str()])
+    }
+}
+
+impl Known {
+    pub(super) fn funded(&self) -> Option<u64> {
+        known(self.funded.load(Ordering::Acquire))
+    }
+
+    /// This instance found it so, or made it so.
+    pub(super) fn set_funded(&self, capacity: u64, now_ms: u64) {
+        self.funded_at_ms.store(now_ms, Ordering::Relaxed);
+        self.funded.store(capacity, Ordering::Release);
+    }
+
+    /// The account is gone.
+    pub(super) fn forget(&self) {
+        self.funded.store(UNKNOWN, Ordering::Release);
+        self.set_has_debt_account(false);
+    }
+
+    /// Compares what is believed with what was read after `asked_at_ms`. What was believed, if that was wrong: then
+    /// another instance has changed the account.
+    pub(super) fn correct(&self, capacity: u64, asked_at_ms: u64) -> Option<u64> {
+        let believed = self.funded().filter(|believed| *believed != capacity)?;
+        if self.funded_at_ms.load(Ordering::Relaxed) >= asked_at_ms {
+            // It was changed here while it was being read.
+            return None;
+        }
+        let changed = self.funded.compare_exchange(believed, capacity, Ordering::AcqRel, Ordering::Acquire);
+        changed.ok()
+    }
+
+    /// Another instance has lowered the capacity below what this one wants: it may be raised again only after a while.
+    pub(super) fn dispute(&self, now_ms: u64) {
+        let last_ms = self.disputed_at_ms.swap(now_ms, Ordering::Relaxed);
+        if now_ms.saturating_sub(last_ms) > DISPUTE_OVER_MS {
+            self.disputes.store(0, Ordering::Relaxed);
+        }
+        self.disputes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the capacity is to stay as low as another instance made it, for now.
+    pub(super) fn is_disputed(&self, now_ms: u64) -> bool {
+        let disputes = self.disputes.load(Ordering::Relaxed);
+        let wait_ms = RAISE_AFTER_MS << disputes.saturating_sub(1).min(RAISE_DOUBLINGS_MAX);
+        disputes > 0 && now_ms.saturating_sub(self.disputed_at_ms.load(Ordering::Relaxed)) < wait_ms
+    }
+
+    /// What is free of `capacity`, as far as is known. What was held when a sample was taken is back once it is as old
+    /// as the holds get.
+    pub(super) fn sample(&self, capacity: u64, lifetime_ms: u64, now_ms: u64) -> Option<u64> {
+        let age_ms = now_ms.saturating_sub(self.sampled_at_ms.load(Ordering::Relaxed));
+        let sample = known(self.sample.load(Ordering::Relaxed))?;
+        Some(if age_ms >= lifetime_ms { capacity } else { sample.min(capacity) })
+    }
+
+    pub(super) fn set_sample(&self, available: u64, now_ms: u64) {
+        self.sampled_at_ms.store(now_ms, Ordering::Relaxed);
+        self.sample.store(available, Ordering::Relaxed);
+    }
+
+    /// What was just taken here is not free any more.
+    pub(super) fn spend_sample(&self, amount: u64) {
+        let less = |sample| known(sample).map(|sample| sample.saturating_sub(amount));
+        // Without a sample there is nothing to spend.
+        let _ = self.sample.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// False if somebody has asked for a look already.
+    pub(super) fn start_sampling(&self) -> bool {
+        !self.sampling.load(Ordering::Relaxed) && !self.sampling.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn end_sampling(&self) {
+        self.sampling.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_refused(&self, now_ms: u64) {
+        self.refused_at_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Whether it was full less than `ms` ago.
+    pub(super) fn refused_within(&self, ms: u64, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.refused_at_ms.load(Ordering::Relaxed)) < ms
+    }
+
+    pub(super) fn has_debt_account(&self) -> bool {
+        self.has_debt_account.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_has_debt_account(&self, known: bool) {
+        self.has_debt_account.store(known, Ordering::Release);
+    }
+}
+
+fn known(value: u64) -> Option<u64> {
+    (value != UNKNOWN).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unknown_until_they_are_set() {
+        let known = Known::default();
+        assert_eq!((known.funded(), known.sample(9, 1000, 5)), (None, None));
+        known.spend_sample(1);
+        assert_eq!(known.sample(9, 1000, 5), None);
+        known.set_funded(0, 5);
+        known.set_sample(7, 5);
+        assert_eq!((known.funded(), known.sample(9, 1000, 5)), (Some(0), Some(7)));
+        known.forget();
+        assert_eq!(known.funded(), None);
+    }
+
+    #[test]
+    fn what_is_believed_is_corrected_by_what_was_read_after_it() {
+        let known = Known::default();
+        assert_eq!(known.correct(5, 100), None, "nothing was believed");
+        known.set_funded(10, 100);
+        assert_eq!(known.correct(10, 200), None);
+        assert_eq!(known.correct(5, 100), None, "it may have been read before it was changed here");
+        assert_eq!((known.correct(5, 101), known.funded()), (Some(10), Some(5)));
+    }
+
+    #[test]
+    fn a_capacity_that_others_keep_low_is_raised_less_and_less_often() {
+        let known = Known::default();
+        assert!(!known.is_disputed(1_000_000));
+        let mut now_ms = 1_000_000;
+        for wait_ms in [2_000, 4_000, 8_000, 16_000, 16_000] {
+            known.dispute(now_ms);
+            assert!(known.is_disputed(now_ms + wait_ms - 1), "{wait_ms}");
+            now_ms += wait_ms;
+            assert!(!known.is_disputed(now_ms), "{wait_ms}");
+        }
+        now_ms += DISPUTE_OVER_MS;
+        known.dispute(now_ms);
+        assert!(!known.is_disputed(now_ms + 2_000));
+    }
+
+    #[test]
+    fn a_sample_is_spent_here_and_outlived_by_what_it_saw() {
+        let known = Known::default();
+        known.set_sample(7, 5_000);
+        known.spend_sample(3);
+        assert_eq!(known.sample(9, 1000, 5_999), Some(4));
+        known.spend_sample(30);
+        assert_eq!(known.sample(9, 1000, 5_999), Some(0));
+        assert_eq!(known.sample(9, 1000, 6_000), Some(9), "all that was held then is back");
+        known.set_sample(50, 7_000);
+        assert_eq!(known.sample(9, 1000, 7_000), Some(9), "never more than the capacity");
+    }
+}

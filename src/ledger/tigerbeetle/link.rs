@@ -1,0 +1,99 @@
+//! A session, whether it answers, and what is done while it does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::Mutex;
+
+use super::outage::{Outage, Reason, Sight};
+use super::session::{Session, SessionError};
+use super::{Cluster, addresses};
+use crate::clock;
+
+/// How often it is looked whether somebody listens again.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The same where somebody listens already, who has to accept each connection.
+const LOOK_INTERVAL_LISTENING: Duration = Duration::from_secs(1);
+
+/// For how long one session leaves its place to another.
+const PAUSE_MS: u64 = 3_000;
+
+/// A session and what is known of it.
+#[derive(Debug)]
+pub struct Link {
+    pub session: Session,
+    is_up: AtomicBool,
+    /// Why it is not up.
+    reason: ArcSwapOption<String>,
+    /// Held by the one who looks while several wait.
+    outage: Mutex<Outage>,
+    /// It was given up for the sake of the other session, and is not to be used before this.
+    paused_until_ms: AtomicU64,
+}
+
+impl Link {
+    pub fn new(cluster: Cluster) -> Self {
+        Self {
+            session: Session::new(cluster),
+            is_up: AtomicBool::new(false),
+            reason: ArcSwapOption::empty(),
+            outage: Mutex::default(),
+            paused_until_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Acquire)
+    }
+
+    pub fn why_down(&self) -> String {
+        let reason = self.reason.load();
+        reason.as_ref().map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
+    }
+
+    /// Notes how it is. True if that is news.
+    pub fn set(&self, state: Result<(), &SessionError>) -> bool {
+        if state.is_ok() && self.is_up() {
+            return false;
+        }
+        let reason = state.err().map(|error| Arc::new(error.to_string()));
+        let is_new_reason = reason.is_some() && self.reason.load_full() != reason;
+        self.reason.store(reason);
+        self.is_up.swap(state.is_ok(), Ordering::AcqRel) != state.is_ok() || is_new_reason
+    }
+
+    /// Gives the session up, and its connection with it, until another had time to take that.
+    pub fn pause(&self, now_ms: u64) {
+        self.paused_until_ms.store(now_ms + PAUSE_MS, Ordering::Relaxed);
+        self.session.renew(self.session.number());
+    }
+
+    pub fn is_paused(&self, now_ms: u64) -> bool {
+        now_ms < self.paused_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the cluster from outside, and gives the session up if a new one would do better. Says when to look again,
+    /// and why it was given up.
+    pub async fn look(&self, asked_at_ms: u64, other: &Session) -> (Duration, Option<Reason>) {
+        let Ok(mut outage) = self.outage.try_lock() else { return (LOOK_INTERVAL, None) };
+        if self.session.answered_at_ms() > outage.started_at_ms() {
+            *outage = Outage::new(asked_at_ms);
+        }
+        let number = self.session.number();
+        let old = self.session.addresses();
+        let sight = Sight {
+            addresses: addresses::resolve(self.session.cluster()).await.ok(),
+            listening: addresses::listening(&old).await,
+            answers_another: other.answered_at_ms() > asked_at_ms,
+        };
+        let reason = outage.look(&old, sight, asked_at_ms, clock::monotonic_ms());
+        if let Some(reason) = reason {
+            tracing::info!(?reason, "TigerBeetle gets a new session");
+            self.session.renew(number);
+        }
+        (if outage.all_listen() { LOOK_INTERVAL_LISTENING } else { LOOK_INTERVAL }, reason)
+    }
+}

@@ -1,0 +1,80 @@
+//! What is written to the worker's queue, and what its callers do while they wait.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::sum::Sum;
+use crate::ledger::{Action, Chain, LedgerError, Outcome, Verdict};
+
+/// What is written to the queue.
+#[derive(Debug)]
+pub struct Work {
+    pub chain: Chain,
+    pub step: Step,
+    /// What it is given back from, if it was not reserved alone.
+    pub sum: Option<Arc<Sum>>,
+    /// `None`: nobody waits.
+    pub reply: Option<Reply>,
+}
+
+pub type Reply = oneshot::Sender<Result<Answer, LedgerError>>;
+
+/// What became of a chain, and where it is to be found if it was not reserved alone.
+#[derive(Debug)]
+pub struct Answer {
+    pub outcome: Outcome,
+    pub sum: Option<Arc<Sum>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    Apply,
+    /// It exists: make sure that nobody is giving it back.
+    Claim,
+    /// Its caller has gone.
+    Abandon,
+}
+
+impl Work {
+    pub fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
+        Self { chain, step: Step::Abandon, sum, reply: None }
+    }
+
+    pub fn answer(self, answer: Result<Outcome, LedgerError>) {
+        if let Some(reply) = self.reply {
+            // A caller that has gone in the meantime misses nothing by a refusal.
+            drop(reply.send(answer.map(|outcome| Answer { outcome, sum: None })));
+        }
+    }
+
+    pub fn has_left(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| reply.is_closed())
+    }
+}
+
+/// A caller that waits. If it leaves when the answer is already there, the reservation is given back all the same.
+pub struct Waiting<'c> {
+    pub answer: oneshot::Receiver<Result<Answer, LedgerError>>,
+    /// Taken once the answer was read.
+    pub chain: Option<&'c Chain>,
+    pub abandoned: &'c mpsc::UnboundedSender<Work>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(chain) = self.chain.take() else { return };
+        // From here on the worker sees that we left; what it sent before is ours to give back.
+        self.answer.close();
+        let Ok(Ok(Answer { outcome, sum })) = self.answer.try_recv() else { return };
+        if outcome.verdict == Verdict::Done && can_be_given_back(chain) {
+            // As in `give_back`.
+            drop(self.abandoned.send(Work::give_back(chain.clone(), sum)));
+        }
+    }
+}
+
+/// Only reserves are undone; what a completion did stays.
+pub fn can_be_given_back(chain: &Chain) -> bool {
+    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_)))
+}

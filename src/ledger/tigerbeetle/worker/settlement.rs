@@ -1,0 +1,178 @@
+//! What the results of a request mean for those who wait for it.
+//!
+//! A reserve whose caller has left is given back, but only if it is this instance's to give back. Somebody may have sent
+//! the same name again, here or to another instance, and may have been admitted on it:
+//!
+//! * The reserve was done by this request: it is ours. Whoever sent the name later found that it exists and claims it
+//!   before they are admitted. Giving back claims it too, in one chain with the voids, and one id can be taken once.
+//! * It existed when this request arrived: it is not ours. With a caller who still waits, we claim it. Without one we leave
+//!   it alone: the one who made it is still there to give it back.
+//! * It existed when this request was sent again: it may be ours, from a first sending whose answer was lost, or another's,
+//!   who made it in between and has claimed nothing, because for them it was new. We can't tell, so we leave it alone. In
+//!   the first case it holds its capacity until it expires: too much is counted for a while, never too little.
+//!
+//! A name that only this instance knows is always ours.
+
+use std::sync::Arc;
+
+use super::Worker;
+use crate::clock;
+use crate::ledger::tigerbeetle::batch::{Batch, Fate};
+use crate::ledger::tigerbeetle::sum::{self, Sum};
+use crate::ledger::tigerbeetle::wire::Landed;
+use crate::ledger::tigerbeetle::work::{Answer, Step, Work, can_be_given_back};
+use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::telemetry::LeaseEvent;
+
+impl Worker<'_> {
+    pub fn settle_all(&mut self, settled: Vec<(Work, Fate)>) {
+        let now_ms = clock::monotonic_ms();
+        let mut decided = 0;
+        let mut again = Vec::new();
+        let mut left = None;
+        for (work, fate) in settled {
+            decided += 1;
+            match fate {
+                Fate::Landed(landed) => self.settle(work, landed, now_ms),
+                Fate::Shares(sum) => self.done_together(work, sum, &mut left),
+                Fate::Again { index } => {
+                    decided -= 1;
+                    work.chain.transfers[index].account.known.set_refused(now_ms);
+                    again.push(work);
+                }
+            }
+        }
+        self.inbox.next.extend(left.map(|(chain, sum)| Work::give_back(chain, Some(sum))));
+        // Before all that came after them.
+        again.into_iter().rev().for_each(|work| self.inbox.next.push_front(work));
+        self.shared.drain.record(decided, now_ms);
+    }
+
+    fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
+        match (work.step, sent_again(&work.chain, landed)) {
+            (
+                Step::Abandon,
+                Landed::Refused(Refusal {
+                    code: RefusalCode::PendingTransferExpired,
+                    index: index @ 1..,
+                    ..
+                }),
+            ) if work.chain.keep.is_named() => self.give_back_the_others(work, index - 1),
+            (Step::Abandon, landed) => {
+                if matches!(landed, Landed::Done | Landed::DoneBefore) {
+                    self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                }
+                tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
+            }
+            (Step::Claim, Landed::Refused(Refusal { code: RefusalCode::ExistsWithDifferentFields, .. })) => {
+                let refusal = Refusal::one(0, RefusalCode::Abandoned);
+                work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
+            }
+            (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (Step::Apply, Landed::Done) => self.done(work),
+            (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
+                if !work.has_left() {
+                    self.inbox.next.push_back(Work { step: Step::Claim, ..work });
+                }
+            }
+            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (Step::Apply, Landed::Refused(refusal)) => {
+                self.touch(&work.chain);
+                if refusal.code == RefusalCode::ExceedsCredits {
+                    work.chain.transfers[refusal.index].account.known.set_refused(now_ms);
+                }
+                work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
+            }
+            (Step::Apply, Landed::AccountMissing { index }) => {
+                // The data file was replaced under us: everything is made again on next use.
+                let account = &work.chain.transfers[index].account;
+                account.known.forget();
+                let text = format!("the account of {} is gone and will be made again", account.key);
+                work.answer(Err(LedgerError::Unavailable(text)));
+            }
+            (Step::Apply, Landed::Unexpected { index, kind }) => {
+                tracing::error!(lease = %work.chain.lease, index, ?kind, "TigerBeetle refused a transfer");
+                work.answer(Err(LedgerError::Unavailable(format!(
+                    "TigerBeetle refused a transfer: {kind:?}"
+                ))));
+            }
+        }
+    }
+
+    /// One of those to give back has ended by itself, and kept the others from it: they go without it.
+    fn give_back_the_others(&mut self, mut work: Work, ended: usize) {
+        let mut left = work.chain.transfers.iter_mut().filter_map(|transfer| match &mut transfer.action {
+            Action::Reserve(hold) if hold.amount > 0 => Some(hold),
+            _ => None,
+        });
+        if let Some(hold) = left.nth(ended) {
+            hold.amount = 0;
+        }
+        let is_left = |action| matches!(action, Action::Reserve(hold) if hold.amount > 0);
+        if work.chain.transfers.iter().any(|transfer| is_left(transfer.action)) {
+            self.inbox.next.push_back(work);
+        }
+    }
+
+    /// It holds. If its caller has left it is given back.
+    fn done(&mut self, work: Work) {
+        self.touch(&work.chain);
+        let Work { chain, reply, .. } = work;
+        let Some(reply) = reply else { return };
+        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: None };
+        if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
+            self.inbox.next.push_back(Work::give_back(chain, None));
+        }
+    }
+
+    /// It is part of a sum that holds. What those hold who have `left` the same sum is given back together.
+    fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
+        self.touch(&work.chain);
+        let Some(reply) = work.reply else { return };
+        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: Some(Arc::clone(&sum)) };
+        if reply.send(Ok(answer)).is_ok() {
+            return;
+        }
+        match left {
+            Some((part, from)) if Arc::ptr_eq(from, &sum) => {
+                self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
+                sum::add(part, &work.chain, 1);
+            }
+            _ => {
+                let before = left.replace((work.chain, sum));
+                self.inbox.next.extend(before.map(|(part, from)| Work::give_back(part, Some(from))));
+            }
+        }
+    }
+
+    fn touch(&self, chain: &Chain) {
+        chain.transfers.iter().for_each(|transfer| self.shared.touch(&transfer.account));
+    }
+
+    /// The request can't be made at all: everybody hears so.
+    pub fn fail(&mut self, batch: Batch, reason: &str) {
+        tracing::error!(reason, "TigerBeetle took none of a batch");
+        for work in batch.into_works() {
+            work.answer(Err(LedgerError::Unavailable(reason.to_owned())));
+        }
+    }
+}
+
+/// What a void that is sent again means: it exists however it was linked the first time, and one that failed before had
+/// nothing to give back.
+fn sent_again(chain: &Chain, landed: Landed) -> Landed {
+    let Landed::Refused(refusal) = landed else { return landed };
+    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
+    match refusal.code {
+        RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
+        RefusalCode::IdAlreadyFailed if is_void => {
+            Landed::Refused(Refusal { code: RefusalCode::PendingTransferNotFound, ..refusal })
+        }
+        _ => landed,
+    }
+}
+
+/// A name that its caller chose may be on its way back because an earlier caller of that name left.
+fn needs_claim(chain: &Chain) -> bool {
+    chain.keep.is_named() && can_be_given_back(chain)
+}

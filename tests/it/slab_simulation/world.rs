@@ -1,0 +1,641 @@
+//! The loop: takes the next event, lets the instance or the ledger act, and asks the oracles.
+
+use std::collections::BTreeMap;
+
+use sluice::ledger::slabs::core::{Asks, Decision, Settled};
+use sluice::ledger::slabs::limit::Took;
+use sluice::ledger::slabs::requests::Seen;
+use sluice::ledger::slabs::returns::{GiveBack, Landed, Step};
+
+use super::instance::{Call, Instance, Request, limit_id};
+use super::ledger::{Action, Code, Label, Ledger, Outcome, Transfer};
+use super::oracle::Oracle;
+use super::plan::{Event, Plan, SECOND};
+
+/// What a caller waits for the ledger, as in the settings.
+const TIMEOUT_US: u64 = 250_000;
+
+/// Steps of one run, at most.
+const STEPS_MAX: usize = 3_000_000;
+
+/// Lines of the history that are kept.
+const LINES_MAX: usize = 400;
+
+enum Happening {
+    Plan(Event),
+    Wake { instance: usize, epoch: u32 },
+    Deliver { instance: usize, epoch: u32, call: u64, chain: Vec<Transfer> },
+    Answer { instance: usize, epoch: u32, call: u64, outcome: Outcome },
+    TimeOut { instance: usize, epoch: u32, call: u64 },
+    WaitTooLong { instance: usize, epoch: u32 },
+}
+
+pub struct World<'p> {
+    plan: &'p Plan,
+    now_us: u64,
+    queue: BTreeMap<(u64, u64), Happening>,
+    next: u64,
+    instances: Vec<Instance>,
+    ledger: Ledger,
+    ledger_paused_until_us: u64,
+    lossy: (u64, u32),
+    slow: (u64, u64),
+    oracles: Vec<Oracle>,
+    rng: fastrand::Rng,
+    is_traced: bool,
+    history: Vec<String>,
+    pub tally: Tally,
+}
+
+/// What came of a run.
+#[derive(Debug, Default, Clone)]
+pub struct Tally {
+    pub from_slabs: u64,
+    pub from_ledger: u64,
+    pub full: u64,
+    pub refused: u64,
+    pub failed: u64,
+    pub asks: u64,
+    /// Units by limit, and of those what was admitted after `measured_from_us`.
+    pub admitted: Vec<u64>,
+    pub measured: Vec<u64>,
+    pub measured_from_us: u64,
+}
+
+/// What broke, and how it came to it.
+#[derive(Debug)]
+pub struct Failure {
+    pub what: String,
+    pub history: Vec<String>,
+}
+
+impl<'p> World<'p> {
+    pub fn new(plan: &'p Plan, is_traced: bool) -> Self {
+        let capacity: Vec<u64> = plan.limits.iter().map(|limit| limit.capacity).collect();
+        let queue = plan.events.iter().enumerate();
+        let queue = queue.map(|(n, (at_us, event))| ((*at_us, n as u64), Happening::Plan(event.clone())));
+        Self {
+            plan,
+            now_us: 0,
+            queue: queue.collect(),
+            next: plan.events.len() as u64,
+            instances: (0..plan.instances).map(|index| Instance::new(plan, index, 0)).collect(),
+            ledger: Ledger::new(&capacity),
+            ledger_paused_until_us: 0,
+            lossy: (0, 0),
+            slow: (0, 0),
+            oracles: plan.limits.iter().map(|limit| Oracle::new(limit.window_seconds)).collect(),
+            rng: fastrand::Rng::with_seed(plan.seed.wrapping_mul(31) + 7),
+            is_traced,
+            history: Vec::new(),
+            tally: Tally {
+                admitted: vec![0; capacity.len()],
+                measured: vec![0; capacity.len()],
+                ..Tally::default()
+            },
+        }
+    }
+
+    /// Runs the plan to its end, and on until everything must be back.
+    pub fn run(mut self) -> Result<Tally, Box<Failure>> {
+        let longest = self.plan.limits.iter().map(|limit| limit.window_seconds).max().unwrap_or(0);
+        // What the last request holds, the longest pause, and the backstop.
+        let quiet_us = self.plan.end_us + u64::from(longest + 20) * SECOND;
+        let all = self.until(quiet_us).and_then(|()| self.all_is_back());
+        all.map_err(|what| Box::new(Failure { what, history: std::mem::take(&mut self.history) }))?;
+        Ok(self.tally)
+    }
+
+    fn until(&mut self, end_us: u64) -> Result<(), String> {
+        for _ in 0..STEPS_MAX {
+            let expiry_us = self.ledger.next_expiry_us().unwrap_or(u64::MAX);
+            let event_us = self.queue.first_key_value().map_or(u64::MAX, |((at_us, _), _)| *at_us);
+            if expiry_us.min(event_us) > end_us {
+                return Ok(());
+            }
+            if expiry_us <= event_us {
+                self.now_us = self.now_us.max(expiry_us);
+                self.ledger.expire(self.now_us);
+            } else {
+                let ((at_us, _), happening) = self.queue.pop_first().unwrap();
+                self.now_us = self.now_us.max(at_us);
+                self.happen(happening)?;
+            }
+            self.check()?;
+        }
+        Err("it goes on for ever".to_owned())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        for (limit, oracle) in self.oracles.iter_mut().enumerate() {
+            oracle
+                .check(self.now_us, self.ledger.pending[limit], self.ledger.capacity[limit])
+                .map_err(|what| format!("limit {limit} at {}: {what}", self.now_us))?;
+        }
+        Ok(())
+    }
+
+    fn all_is_back(&mut self) -> Result<(), String> {
+        for (limit, pending) in self.ledger.pending.iter().enumerate() {
+            if *pending > 0 {
+                return Err(format!("limit {limit}: {pending} never came back"));
+            }
+            let expired = self.ledger.expired[limit];
+            let has_slabs = !self.plan.limits[limit].is_exact;
+            // Requests of their own always expire; slabs only when somebody was hindered.
+            if has_slabs && self.plan.is_calm && expired > self.tally.from_ledger {
+                return Err(format!(
+                    "limit {limit}: {expired} reservations were left to the ledger's timeout"
+                ));
+            }
+        }
+        for (index, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.is_up) {
+            if !instance.core.is_settled() {
+                return Err(format!("instance {index} still holds slabs"));
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, at_us: u64, happening: Happening) {
+        self.next += 1;
+        self.queue.insert((at_us, self.next), happening);
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if !self.is_traced {
+            return;
+        }
+        if self.history.len() == LINES_MAX {
+            self.history.remove(0);
+        }
+        let line = format!("{:>10.3} ms  {}", self.now_us as f64 / 1_000.0, line());
+        self.history.push(line);
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), String> {
+        let (index, epoch) = match &happening {
+            Happening::Plan(event) => match who(event) {
+                Some(index) => (index, self.instances[index].epoch),
+                None => return self.to_the_world(happening),
+            },
+            Happening::Deliver { .. } => return self.to_the_world(happening),
+            Happening::Wake { instance, epoch }
+            | Happening::Answer { instance, epoch, .. }
+            | Happening::TimeOut { instance, epoch, .. }
+            | Happening::WaitTooLong { instance, epoch } => (*instance, *epoch),
+        };
+        let instance = &mut self.instances[index];
+        if epoch != instance.epoch {
+            return Ok(());
+        }
+        let is_signal = matches!(&happening, Happening::Plan(Event::Crash { .. } | Event::Start { .. }));
+        if instance.paused_until_us > self.now_us && !is_signal {
+            let until_us = instance.paused_until_us;
+            self.at(until_us, happening);
+            return Ok(());
+        }
+        instance.clock.now_us = instance.clock.now_us.max(self.now_us);
+        match happening {
+            Happening::Plan(event) => self.plan_event(index, event),
+            Happening::Wake { .. } => self.give_back(index),
+            Happening::Answer { call, outcome, .. } => self.answered(index, call, outcome)?,
+            Happening::TimeOut { call, .. } => self.timed_out(index, call),
+            Happening::WaitTooLong { .. } => {
+                let now_us = self.now_us;
+                let is_late = |request: &Request| now_us >= request.came_us + TIMEOUT_US;
+                let instance = &mut self.instances[index];
+                let before = instance.waiting.len() + instance.waiting_for_id.len();
+                let late = instance.waiting.extract_if(.., |(request, _)| is_late(request));
+                let ids: Vec<_> = late.filter_map(|(request, _)| request.id).collect();
+                ids.into_iter().for_each(|id| instance.ids.end(u128::from(id), None));
+                instance.waiting_for_id.retain(|request| !is_late(request));
+                let after = instance.waiting.len() + instance.waiting_for_id.len();
+                self.tally.failed += (before - after) as u64;
+            }
+            Happening::Deliver { .. } => {}
+        }
+        self.go_on(index)
+    }
+
+    /// What the one task does that gives back. Requests may run before it, however late it is.
+    fn give_back(&mut self, index: usize) {
+        self.instances[index].wakes_at_us = None;
+        while self.instances[index].is_up {
+            let instance = &mut self.instances[index];
+            let Some((number, give_back)) = instance.core.next_due(&mut instance.clock) else { return };
+            let chain = give_back_chain(&give_back, instance.capacity[give_back.account]);
+            self.note(|| format!("{index} gives back {:?} {:?}", give_back.step, give_back.name));
+            self.send(index, Call::GiveBack(number), chain);
+        }
+    }
+
+    /// Lets those ask again who were woken.
+    fn go_on(&mut self, index: usize) -> Result<(), String> {
+        while self.instances[index].is_up {
+            let instance = &mut self.instances[index];
+            if let Some(at) = instance.waiting.iter().position(|(_, listening)| listening.has_rung()) {
+                let (request, _) = instance.waiting.remove(at);
+                self.request(index, request);
+                continue;
+            }
+            let is_known =
+                |request: &Request| request.id.is_none_or(|id| !instance.ids.is_under_way(u128::from(id)));
+            if let Some(at) = instance.waiting_for_id.iter().position(is_known) {
+                let request = instance.waiting_for_id.remove(at);
+                self.arrive(index, request);
+                continue;
+            }
+            break;
+        }
+        let instance = &mut self.instances[index];
+        if instance.is_up && instance.is_draining && instance.core.is_settled() && instance.calls.is_empty() {
+            instance.is_up = false;
+            instance.epoch += 1;
+            self.note(|| format!("{index} has drained and ends"));
+        }
+        self.count(index)?;
+        self.schedule_wake(index);
+        Ok(())
+    }
+
+    /// What the core says of its units must be what its callers saw.
+    fn count(&mut self, index: usize) -> Result<(), String> {
+        let instance = &mut self.instances[index];
+        for limit in 0..self.plan.limits.len() {
+            let Some((counts, held)) = instance.core.counts(limit_id(limit)) else {
+                instance.handed_out[limit] = 0;
+                continue;
+            };
+            if counts.taken != counts.handed_out + counts.given_back + held {
+                return Err(format!(
+                    "instance {index}, limit {limit}: {counts:?} and {held} held don't add up"
+                ));
+            }
+            if counts.handed_out != instance.handed_out[limit] {
+                let seen = instance.handed_out[limit];
+                return Err(format!("instance {index}, limit {limit}: {counts:?}, but callers got {seen}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn schedule_wake(&mut self, index: usize) {
+        // Now and then the task has to wait for its turn.
+        let is_starved = !self.plan.is_calm && self.rng.u8(0..50) == 0;
+        let late_us = self.rng.u64(0..if is_starved { 80_000 } else { 1_500 });
+        let instance = &mut self.instances[index];
+        let Some(due_ms) = instance.core.next_due_ms().filter(|_| instance.is_up) else { return };
+        let due_us = instance.us_of(due_ms).max(self.now_us);
+        if instance.wakes_at_us.is_none_or(|at_us| at_us > due_us + 1_500) {
+            instance.wakes_at_us = Some(due_us + late_us);
+            let epoch = instance.epoch;
+            self.at(due_us + late_us, Happening::Wake { instance: index, epoch });
+        }
+    }
+
+    fn to_the_world(&mut self, happening: Happening) -> Result<(), String> {
+        match happening {
+            Happening::Plan(Event::LedgerPause { us }) => {
+                self.ledger_paused_until_us = self.ledger_paused_until_us.max(self.now_us + us);
+                self.note(|| format!("the ledger stands still for {us} us"));
+            }
+            Happening::Plan(Event::Lossy { us, per_mille }) => {
+                self.lossy = (self.now_us + us, per_mille);
+                self.note(|| format!("{per_mille} of 1000 messages are lost for {us} us"));
+            }
+            Happening::Plan(Event::Slow { us, extra_us }) => {
+                self.slow = (self.now_us + us, extra_us);
+                self.note(|| format!("messages take up to {extra_us} us longer for {us} us"));
+            }
+            Happening::Deliver { instance, epoch, call, chain } => {
+                if self.ledger_paused_until_us > self.now_us {
+                    let until_us = self.ledger_paused_until_us;
+                    self.at(until_us, Happening::Deliver { instance, epoch, call, chain });
+                    return Ok(());
+                }
+                let late_us = self.rng.u64(0..100_000);
+                let outcome = self.ledger.apply(&chain, self.now_us, late_us);
+                self.note(|| format!("ledger: call {call} of {instance}: {chain:?}: {outcome:?}"));
+                if let Some(back_us) = self.travel() {
+                    self.at(back_us, Happening::Answer { instance, epoch, call, outcome });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// When a message that leaves now arrives, if it does.
+    fn travel(&mut self) -> Option<u64> {
+        let mut us = self.rng.u64(100..=self.plan.latency_us);
+        if self.now_us < self.slow.0 {
+            us += self.rng.u64(0..=self.slow.1);
+        }
+        let is_lost = self.now_us < self.lossy.0 && self.rng.u32(0..1_000) < self.lossy.1;
+        (!is_lost).then_some(self.now_us + us)
+    }
+
+    fn send(&mut self, index: usize, call: Call, chain: Vec<Transfer>) {
+        self.next += 1;
+        let number = self.next;
+        let instance = &mut self.instances[index];
+        let epoch = instance.epoch;
+        // A pause in the middle of what decided this delays it.
+        let sent_us = instance.clock.now_us.max(self.now_us);
+        let may_be_left = !matches!(call, Call::GiveBack(_));
+        instance.calls.insert(number, call);
+        if may_be_left {
+            instance.left_behind.insert(number, chain.clone());
+        }
+        self.tally.asks += 1;
+        let arrives_us = self.travel().map(|at_us| at_us + (sent_us - self.now_us));
+        if let Some(at_us) = arrives_us {
+            self.at(at_us, Happening::Deliver { instance: index, epoch, call: number, chain });
+        }
+        self.at(sent_us + TIMEOUT_US, Happening::TimeOut { instance: index, epoch, call: number });
+    }
+
+    fn plan_event(&mut self, index: usize, event: Event) {
+        if !matches!(event, Event::Arrive { .. }) {
+            self.note(|| format!("{event:?}"));
+        }
+        let instance = &mut self.instances[index];
+        match event {
+            Event::Arrive { needs, id, .. } => {
+                let request = Request { needs, id, came_us: self.now_us, waits: 0 };
+                self.arrive(index, request);
+            }
+            Event::Crash { .. } => {
+                instance.is_up = false;
+                instance.epoch += 1;
+            }
+            Event::Start { .. } if !instance.is_up => {
+                let capacity = instance.capacity.clone();
+                *instance = Instance::new(self.plan, index, instance.epoch + 1);
+                instance.capacity = capacity;
+                instance.clock.now_us = self.now_us;
+            }
+            Event::Drain { .. } if instance.is_up => {
+                instance.is_draining = true;
+                instance.core.close(&mut instance.clock, |_| true);
+            }
+            Event::Pause { us, .. } => instance.paused_until_us = self.now_us + us,
+            Event::PauseInside { reading, us, .. } => instance.pause_inside = Some((reading, us)),
+            Event::WallStep { ms, .. } => instance.clock.wall_ms += ms,
+            Event::Configure { limit, capacity, .. } => {
+                let lowered = capacity < instance.capacity[limit];
+                instance.capacity[limit] = capacity;
+                if lowered {
+                    instance.core.close(&mut instance.clock, |other| other == limit_id(limit));
+                }
+            }
+            Event::Sweep { .. } => instance.core.sweep(&mut instance.clock),
+            _ => {}
+        }
+    }
+
+    fn arrive(&mut self, index: usize, request: Request) {
+        let instance = &mut self.instances[index];
+        if !instance.is_up || instance.is_draining {
+            return;
+        }
+        if let Some(id) = request.id {
+            let now_ms = (self.now_us + instance.clock.offset_us) / 1_000;
+            match instance.ids.begin(u128::from(id), now_ms) {
+                Seen::New => {}
+                Seen::Answered(_) => return,
+                Seen::UnderWay => {
+                    let (epoch, at_us) = (instance.epoch, request.came_us + TIMEOUT_US);
+                    instance.waiting_for_id.push(request);
+                    self.at(at_us, Happening::WaitTooLong { instance: index, epoch });
+                    return;
+                }
+            }
+        }
+        self.request(index, request);
+    }
+
+    fn request(&mut self, index: usize, mut request: Request) {
+        let is_exact = |limit: usize| self.plan.limits[limit].is_exact;
+        let (exact, from_slabs): (Vec<_>, Vec<_>) =
+            request.needs.iter().copied().partition(|(limit, _)| is_exact(*limit));
+        let instance = &mut self.instances[index];
+        let needs: Vec<_> =
+            from_slabs.iter().map(|(limit, units)| instance.need(self.plan, *limit, *units)).collect();
+        instance.clock.now_us = instance.clock.now_us.max(self.now_us);
+        instance.clock.pause = instance.pause_inside.take();
+        instance.clock.first_reading_us = None;
+        let mut asks = Asks::new();
+        let decision =
+            instance.core.request(&needs, !exact.is_empty(), request.waits, &mut instance.clock, &mut asks);
+        instance.clock.pause = None;
+        instance.paused_until_us = instance.paused_until_us.max(instance.clock.now_us);
+        let at_us = instance.clock.first_reading_us.unwrap_or(self.now_us);
+        self.send_asks(index, asks);
+        match decision {
+            Decision::Admitted => {
+                self.tally.from_slabs += 1;
+                for (limit, units) in from_slabs {
+                    self.instances[index].handed_out[limit] += units;
+                    self.admit(limit, units, at_us);
+                }
+                self.note(|| format!("{index} hands out {:?}", request.needs));
+                self.end_id(index, &request, Some(true));
+            }
+            Decision::Full { .. } => {
+                self.tally.full += 1;
+                self.end_id(index, &request, Some(false));
+            }
+            Decision::Wait(listening) => {
+                request.waits += 1;
+                let late_us = request.came_us + TIMEOUT_US;
+                let instance = &mut self.instances[index];
+                let epoch = instance.epoch;
+                instance.waiting.push((request, listening));
+                self.at(late_us, Happening::WaitTooLong { instance: index, epoch });
+            }
+            Decision::Ledger(aside) => {
+                let instance = &mut self.instances[index];
+                let lease = instance.clock.names.u128(..);
+                let rests = from_slabs.iter().zip(aside.rests()).map(|((limit, _), rest)| (*limit, rest));
+                let asked: Vec<_> =
+                    rests.chain(exact.iter().copied()).filter(|(_, units)| *units > 0).collect();
+                let chain = asked.iter().map(|&(limit, amount)| {
+                    let (capacity, seconds) =
+                        (instance.capacity[limit], self.plan.limits[limit].window_seconds);
+                    let label = Label::Reserve;
+                    let action = Action::Reserve { label, amount, capacity, seconds, up_to: false };
+                    Transfer { lease, limit, action }
+                });
+                let chain = chain.collect();
+                let call = Call::Request { request, aside, slab_needs: from_slabs, exact, aside_us: at_us };
+                self.send(index, call, chain);
+            }
+        }
+    }
+
+    fn send_asks(&mut self, index: usize, asks: Asks<usize>) {
+        for (_, limit, ask) in asks {
+            self.note(|| format!("{index} asks for {ask:?}"));
+            let action = Action::Reserve {
+                label: Label::Reserve,
+                amount: ask.amount,
+                capacity: ask.capacity,
+                seconds: ask.timeout_seconds.get(),
+                up_to: ask.up_to,
+            };
+            let chain = vec![Transfer { lease: ask.name.bits(), limit, action }];
+            self.send(index, Call::Take { limit, up_to: ask.up_to }, chain);
+        }
+    }
+
+    fn admit(&mut self, limit: usize, units: u64, at_us: u64) {
+        self.oracles[limit].admit(units, at_us);
+        self.tally.admitted[limit] += units;
+        if at_us >= self.tally.measured_from_us {
+            self.tally.measured[limit] += units;
+        }
+    }
+
+    fn end_id(&mut self, index: usize, request: &Request, answer: Option<bool>) {
+        if let Some(id) = request.id {
+            self.instances[index].ids.end(u128::from(id), answer);
+        }
+    }
+
+    fn answered(&mut self, index: usize, number: u64, outcome: Outcome) -> Result<(), String> {
+        let instance = &mut self.instances[index];
+        let left_behind = instance.left_behind.remove(&number);
+        let Some(call) = instance.calls.remove(&number) else {
+            // Its caller has left: the layer below gives it back.
+            if let (Some(chain), Outcome::Done { .. }) = (left_behind, outcome) {
+                self.void_left_behind(index, chain);
+            }
+            return Ok(());
+        };
+        match call {
+            Call::GiveBack(back) => {
+                let landed = match outcome {
+                    Outcome::Done { .. } | Outcome::DoneBefore => Landed::Done,
+                    Outcome::Refused { code: Code::NotFound | Code::IdAlreadyFailed, .. } => {
+                        return Err(format!("instance {index} gave back what was never there: {outcome:?}"));
+                    }
+                    Outcome::Refused { code: Code::Expired, .. } => Landed::Gone,
+                    Outcome::Refused { .. } => {
+                        return Err(format!("instance {index} gave back in vain: {outcome:?}"));
+                    }
+                };
+                instance.core.returned(back, landed, &mut instance.clock, |_| 0);
+            }
+            Call::Take { limit, up_to } => {
+                let took = match outcome {
+                    Outcome::Done { took, .. } => Took::Units(took[0]),
+                    Outcome::Refused { code: Code::ExceedsCredits, .. } if !up_to => Took::Refused,
+                    Outcome::Refused { code: Code::LimitDecreasing, .. } => Took::Nothing,
+                    // Names are fresh, so an answer that says otherwise would be believed.
+                    Outcome::DoneBefore => Took::Units(left_behind.map_or(0, |chain| amount_of(&chain[0]))),
+                    Outcome::Refused { .. } => return Err(format!("a take was refused: {outcome:?}")),
+                };
+                let mut asks = Asks::new();
+                instance.core.took(limit_id(limit), took, &mut instance.clock, &mut asks);
+                self.send_asks(index, asks);
+            }
+            Call::Request { request, aside, slab_needs, exact, aside_us } => {
+                let rests: Vec<u64> = aside.rests().collect();
+                match outcome {
+                    Outcome::Done { at_us, .. } => {
+                        instance.core.settle(aside, Settled::Admitted, &mut instance.clock);
+                        self.tally.from_ledger += 1;
+                        for ((limit, units), rest) in slab_needs.into_iter().zip(rests) {
+                            self.instances[index].handed_out[limit] += units - rest;
+                            self.admit(limit, units - rest, aside_us);
+                            self.admit(limit, rest, at_us);
+                        }
+                        exact.into_iter().for_each(|(limit, units)| self.admit(limit, units, at_us));
+                        self.end_id(index, &request, Some(true));
+                    }
+                    Outcome::Refused { index: at, code } => {
+                        let asked = (0..rests.len()).filter(|need| rests[*need] > 0).nth(at);
+                        let full = asked.filter(|_| code == Code::ExceedsCredits);
+                        let needs = full.into_iter().collect();
+                        instance.core.settle(aside, Settled::Refused { needs }, &mut instance.clock);
+                        self.tally.refused += 1;
+                        self.end_id(index, &request, Some(false));
+                    }
+                    Outcome::DoneBefore => return Err("two requests had one name".to_owned()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn timed_out(&mut self, index: usize, number: u64) {
+        let instance = &mut self.instances[index];
+        match instance.calls.remove(&number) {
+            None => {}
+            Some(Call::GiveBack(back)) => {
+                instance.core.returned(back, Landed::Failed, &mut instance.clock, |n| n / 2);
+            }
+            Some(Call::Take { limit, .. }) => {
+                let mut asks = Asks::new();
+                instance.core.took(limit_id(limit), Took::Nothing, &mut instance.clock, &mut asks);
+                self.send_asks(index, asks);
+            }
+            Some(Call::Request { request, aside, .. }) => {
+                instance.core.settle(aside, Settled::Failed, &mut instance.clock);
+                self.tally.failed += 1;
+                self.end_id(index, &request, None);
+            }
+        }
+    }
+
+    /// Landed after its caller left. Nobody waits for this, and it is not repeated.
+    fn void_left_behind(&mut self, index: usize, chain: Vec<Transfer>) {
+        let void = Action::Void { label: Label::Void, target: Label::Reserve };
+        for transfer in chain {
+            let epoch = self.instances[index].epoch;
+            self.next += 1;
+            let call = self.next;
+            if let Some(at_us) = self.travel() {
+                let chain = vec![Transfer { action: void, ..transfer }];
+                self.at(at_us, Happening::Deliver { instance: index, epoch, call, chain });
+            }
+        }
+    }
+}
+
+fn amount_of(transfer: &Transfer) -> u64 {
+    match transfer.action {
+        Action::Reserve { amount, .. } => amount,
+        Action::Void { .. } => 0,
+    }
+}
+
+fn give_back_chain(back: &GiveBack<usize>, capacity: u64) -> Vec<Transfer> {
+    let one = |action| Transfer { lease: back.name.bits(), limit: back.account, action };
+    let void = one(Action::Void { label: Label::Void, target: Label::Reserve });
+    match back.step {
+        Step::Void => vec![void],
+        Step::VoidKept => vec![one(Action::Void { label: Label::VoidKept, target: Label::Kept })],
+        Step::Keep { units, timeout_seconds } => {
+            let (label, seconds) = (Label::Kept, timeout_seconds.get());
+            vec![void, one(Action::Reserve { label, amount: units, capacity, seconds, up_to: false })]
+        }
+    }
+}
+
+fn who(event: &Event) -> Option<usize> {
+    match event {
+        Event::Arrive { instance, .. }
+        | Event::Crash { instance }
+        | Event::Start { instance }
+        | Event::Drain { instance }
+        | Event::Pause { instance, .. }
+        | Event::PauseInside { instance, .. }
+        | Event::WallStep { instance, .. }
+        | Event::Configure { instance, .. }
+        | Event::Sweep { instance } => Some(*instance),
+        Event::LedgerPause { .. } | Event::Lossy { .. } | Event::Slow { .. } => None,
+    }
+}

@@ -1,0 +1,265 @@
+//! Sessions that are lost, on the real TigerBeetle server: evicted, starved of connections, or left behind by a restart;
+//! and tasks that fail. Decisions go on, and nothing is admitted twice or lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice::ledger::tigerbeetle::{Cluster, Options, Task, TigerBeetle, TransferIds};
+use sluice::ledger::{Account, Chain, Keep, Ledger, LedgerError, RefusalCode, Verdict};
+use sluice::limit::LeaseId;
+use sluice::telemetry::Metrics;
+use tigerbeetle_unofficial as tb;
+
+use crate::tigerbeetle::{Replicas, Server, apply, until_ready};
+use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
+
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Sessions that come and go: the server keeps 64, also of clients that went away, and drops the one that was silent
+/// longest. As many at once as there are connections, so that nobody has the time to say that it is still there.
+async fn evict_others(server: &Server) {
+    for _ in 0..4 {
+        let mut clients = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let address = server.address();
+            clients.spawn(async move {
+                let client = tb::Client::new(0, address).unwrap();
+                client.lookup_accounts(vec![1]).await.unwrap();
+                tokio::task::spawn_blocking(move || drop(client)).await.unwrap();
+            });
+        }
+        clients.join_all().await;
+    }
+}
+
+fn one(limit: &Arc<Account>, capacity: u64) -> Chain {
+    chain(fresh(), Keep::Nothing, vec![reserve(limit, 1, capacity, 3600)])
+}
+
+fn is_done(answer: &Result<sluice::ledger::Outcome, LedgerError>) -> bool {
+    matches!(answer, Ok(outcome) if outcome.verdict == Verdict::Done)
+}
+
+/// Asks again until it is answered.
+async fn until_done(ledger: &TigerBeetle, limit: &Arc<Account>, within: Duration) {
+    let mut last = None;
+    let asking = async {
+        loop {
+            let answer = apply(ledger, one(limit, 1_000_000), TIMEOUT).await;
+            if is_done(&answer) {
+                return;
+            }
+            last = Some(answer);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let done = tokio::time::timeout(within, asking).await;
+    assert!(done.is_ok(), "{} is not served in {within:?}: {last:?}", limit.key);
+}
+
+/// A caller that still waits is answered, though its session was gone when it asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_evicted_session_is_made_again() {
+    let server = Server::start();
+    let ledger = server.ledger().await;
+    let limit = account("evicted");
+    assert!(is_done(&apply(&ledger, one(&limit, 1_000), TIMEOUT).await));
+    evict_others(&server).await;
+    let answer = apply(&ledger, one(&limit, 1_000), Duration::from_secs(5)).await;
+    assert!(is_done(&answer), "{answer:?}");
+    assert!(ledger.renewals() > 0, "it was not evicted");
+    until_used(&ledger, &limit, 2).await;
+}
+
+/// Worker and provisioner use one session: what either of them asks in the moment of an eviction must not be swallowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn known_and_new_limits_are_served_after_an_eviction() {
+    let server = Server::start();
+    let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
+    until_ready(&ledger, Duration::from_secs(60)).await;
+    let known: Vec<_> = (0..10).map(|n| account(&format!("known-{n}"))).collect();
+    for limit in &known {
+        until_done(&ledger, limit, Duration::from_secs(10)).await;
+    }
+    for round in 0..4 {
+        evict_others(&server).await;
+        let mut asking = tokio::task::JoinSet::new();
+        for n in 0..20 {
+            let limit = if n % 2 == 0 { known[n / 2].clone() } else { account(&format!("new-{round}-{n}")) };
+            let ledger = ledger.clone();
+            asking.spawn(async move { until_done(&ledger, &limit, Duration::from_secs(5)).await });
+        }
+        asking.join_all().await;
+        until_ready(&ledger, Duration::from_secs(5)).await;
+    }
+    assert!(ledger.renewals() > 0, "it was not evicted");
+}
+
+/// An instance that has nothing to do finds out by itself, before anybody asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_session_is_kept_or_replaced() {
+    let server = Server::start();
+    let ledger = server.ledger().await;
+    evict_others(&server).await;
+    let noticed = async {
+        while ledger.renewals() == 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let noticed = tokio::time::timeout(Duration::from_secs(8), noticed).await;
+    assert!(noticed.is_ok(), "an idle instance does not notice that its session is gone");
+    until_ready(&ledger, Duration::from_secs(5)).await;
+}
+
+/// What timed out at an instance whose session was evicted is sent to another, as Envoy does. The first one sends its
+/// request again when it is back, and must not give back what the other admitted under the same name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_another_instance_admitted_is_not_given_back() {
+    let server = Server::start();
+    let evicted = server.ledger_with(Duration::from_millis(200), TransferIds::TimeOrdered);
+    until_ready(&evicted, Duration::from_secs(60)).await;
+    let other = server.ledger().await;
+    let mut sent_twice = 0;
+    for round in 0..3 {
+        let limits = [account(&format!("twice-{round}")), account(&format!("twice-{round}"))];
+        // Both know the account, and only the session is new.
+        assert!(is_done(&apply(&evicted, one(&limits[0], 11), Duration::from_secs(5)).await));
+        evict_others(&server).await;
+        assert_eq!(balance(&other, &limits[1], 11).await.used, 1);
+        let mut asking = tokio::task::JoinSet::new();
+        for n in 0..10 {
+            let (evicted, other, limits) = (evicted.clone(), other.clone(), limits.clone());
+            asking.spawn(async move {
+                let named = |limit, name: &str| {
+                    chain(LeaseId::parse(name), Keep::ForRetries, vec![reserve(limit, 1, 11, 3600)])
+                };
+                let mut name = format!("twice-{round}-{n}");
+                if is_done(&apply(&evicted, named(&limits[0], &name), Duration::from_millis(200)).await) {
+                    return (1, 0);
+                }
+                loop {
+                    let answer = apply(&other, named(&limits[1], &name), Duration::from_secs(5)).await;
+                    match answer.unwrap().verdict {
+                        Verdict::Done => return (1, 1),
+                        // As admission does: it was given back, and is asked for under the next name.
+                        Verdict::Refused(refusal) if refusal.code == RefusalCode::Abandoned => name.push('+'),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+        }
+        let answers = asking.join_all().await;
+        sent_twice += answers.iter().map(|(_, twice)| twice).sum::<u64>();
+        assert_eq!(answers.iter().map(|(admitted, _)| admitted).sum::<u64>(), 10);
+        // It is back when it answers, and has then given back all that it will.
+        until_done(&evicted, &account("back"), Duration::from_secs(5)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        until_used(&other, &limits[1], 11).await;
+        let one_more = apply(&other, one(&limits[1], 11), Duration::from_secs(5)).await.unwrap();
+        assert_ne!(one_more.verdict, Verdict::Done, "12 of 11 were admitted");
+    }
+    assert!(sent_twice > 0, "nothing was sent to the other instance");
+}
+
+/// A server takes a bounded number of connections. One is enough to decide.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_go_on_without_a_connection_to_read() {
+    let server = Server::start_with_eight_connections();
+    let mut others = Vec::new();
+    for _ in 0..7 {
+        let client = tb::Client::new(0, server.address()).unwrap();
+        client.lookup_accounts(vec![1]).await.unwrap();
+        others.push(client);
+    }
+    let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
+    let limit = account("starved");
+    until_done(&ledger, &limit, Duration::from_secs(20)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let reason = ledger.ready().unwrap_err();
+    assert!(reason.contains("balances can't be read"), "{reason}");
+    until_done(&ledger, &limit, Duration::from_secs(1)).await;
+    // One goes, and its connection is taken.
+    let last = others.pop();
+    tokio::task::spawn_blocking(move || drop(last)).await.unwrap();
+    until_ready(&ledger, Duration::from_secs(20)).await;
+    tokio::task::spawn_blocking(move || drop(others)).await.unwrap();
+}
+
+/// The client library waits up to ten seconds before it tries a server again.
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::disallowed_methods, reason = "a test may look at the clock")]
+async fn a_server_that_was_away_for_long_is_used_soon_after_it_listens() {
+    let mut server = Server::start();
+    let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
+    until_ready(&ledger, Duration::from_secs(60)).await;
+    let limit = account("away");
+    until_done(&ledger, &limit, Duration::from_secs(10)).await;
+    server.kill();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(ledger.ready().is_err());
+    server.restart();
+    while tokio::net::TcpStream::connect(server.address()).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let listens = Instant::now();
+    until_done(&ledger, &limit, Duration::from_secs(30)).await;
+    let took = listens.elapsed();
+    println!("answered {took:?} after the server listened again");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+/// One name may stand for all replicas, in whatever order the resolver knows them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_addresses_does_not_matter() {
+    let cluster = Replicas::start();
+    let addresses = cluster.replicas.iter().rev().map(Server::address).collect();
+    let options = Options {
+        cluster: Cluster { id: 0, addresses },
+        transfer_ids: TransferIds::TimeOrdered,
+        timeout: Duration::from_secs(5),
+        queue_max: 100,
+        sums: true,
+        events: None,
+    };
+    let ledger = TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap();
+    until_ready(&ledger, Duration::from_secs(90)).await;
+    let limit = account("reversed");
+    for _ in 0..50 {
+        let answer = apply(&ledger, one(&limit, 1_000), Duration::from_secs(5)).await;
+        assert!(is_done(&answer), "{answer:?}");
+    }
+    assert_eq!(ledger.renewals(), 0);
+}
+
+/// Whichever task fails, everything works again soon.
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_panics_is_started_again() {
+    let server = Server::start();
+    let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
+    until_ready(&ledger, Duration::from_secs(60)).await;
+    let known = account("known");
+    until_done(&ledger, &known, Duration::from_secs(10)).await;
+    for (n, task) in [Task::Worker, Task::Provisioner, Task::Reader].into_iter().enumerate() {
+        ledger.make_panic(task);
+        let new = account(&format!("new-{n}"));
+        // Each of these wakes one of the tasks, and one of them fails.
+        let answers = [
+            apply(&ledger, one(&known, 1_000_000), TIMEOUT).await.map(drop),
+            apply(&ledger, one(&new, 1_000_000), TIMEOUT).await.map(drop),
+            ledger
+                .balances(vec![sluice::ledger::Want {
+                    account: Arc::clone(&known),
+                    capacity: 0,
+                    overage: sluice::limit::Overage::Deny,
+                }])
+                .await
+                .map(drop),
+        ];
+        assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1, "{task:?}: {answers:?}");
+        until_ready(&ledger, Duration::from_secs(5)).await;
+        until_done(&ledger, &known, Duration::from_secs(5)).await;
+        until_done(&ledger, &new, Duration::from_secs(5)).await;
+        assert_eq!(balance(&ledger, &new, 1_000_000).await.capacity, 1_000_000);
+    }
+}
