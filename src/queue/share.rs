@@ -102,7 +102,7 @@ impl Share {
         }
         (here.share, here.demand) = (share, demand);
         here.credit = here.credit.min(here.credit_max());
-        here.stretch();
+        here.stretch(now_ms);
         self.count.store(limits.len(), Ordering::Release);
     }
 
@@ -171,8 +171,10 @@ impl Share {
                     Some(TakenAmount { limit, amount, credit: limits.get_mut(&limit)?.take(amount) })
                 })
                 .collect();
-            let taken = Taken { share: self, amounts, is_admitted: false };
-            return Ok((!taken.amounts.is_empty()).then_some(taken));
+            // What is taken locks again when it is dropped.
+            drop(limits);
+            let is_any = !amounts.is_empty();
+            return Ok(is_any.then(|| Taken { share: self, amounts, is_admitted: false }));
         }
     }
 }
@@ -209,12 +211,15 @@ impl LimitShare {
         (self.demand.capacity as f64 * self.share).ceil() as u64
     }
 
-    /// The unit of the cycles is never made shorter: that would end the one that is under way.
+    /// Cycles begin anew when the unit is far too short for what the first job needs. It is never made shorter, and at
+    /// least doubled, or the job would not live to see the end of one.
     #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, and the clamp follows")]
-    fn stretch(&mut self) {
+    fn stretch(&mut self, now_ms: u64) {
         let Some(ms) = self.demand.comes_back_ms else { return };
-        let unit_ms = (ms as f64 * UNIT_MARGIN / self.share) as u64;
-        self.unit_ms = self.unit_ms.max(unit_ms.clamp(UNIT_MS_MIN, UNIT_MS_MAX));
+        let unit_ms = ((ms as f64 * UNIT_MARGIN / self.share) as u64).clamp(UNIT_MS_MIN, UNIT_MS_MAX);
+        if unit_ms >= 2 * self.unit_ms {
+            (self.unit_ms, self.cycle, self.cycle_since_ms) = (unit_ms, 1, now_ms);
+        }
     }
 
     fn has_room(&mut self, amount: u64, free: Option<u64>, now_ms: u64) -> bool {

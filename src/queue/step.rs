@@ -186,7 +186,9 @@ impl Step<'_> {
     }
 
     fn refused(&mut self, id: JobId, limit: LimitId, spec: &Arc<LimitSpec>) -> Option<Work> {
-        self.places.refused(id, limit, spec, self.now_ms);
+        if !self.places.refused(id, limit, spec, self.now_ms) {
+            return None;
+        }
         let (_, account, spec) = self.places.first_at(limit)?;
         Some(Work::Schedule(Arc::clone(account), Arc::clone(spec)))
     }

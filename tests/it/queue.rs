@@ -375,3 +375,19 @@ async fn a_crowd_is_served_in_order() {
     let app = builder("retry_policy: {queue: {pickup_seconds: 60}}").start().await;
     tokio::time::timeout(Duration::from_secs(120), a_crowd(&app)).await.expect("nobody must wait for ever");
 }
+
+#[tokio::test]
+async fn a_key_has_a_length() {
+    let app = builder(POLICY).start().await;
+    let body = |bytes: usize, queue: bool| {
+        let key = format!("d:row={}:held", "x".repeat(bytes - "d:row=:held".len()));
+        json!({"queue": queue, "requirements": [{"key": key, "amount": 1}]})
+    };
+    for may_wait in [true, false] {
+        let said = queue(&app, &body(4097, may_wait)).await;
+        let detail = "requirements[0].key: must have at most 4096 bytes";
+        assert_eq!((said.status, &said.json()["detail"]), (400, &json!(detail)), "queue: {may_wait}");
+    }
+    assert_eq!(queue(&app, &body(4096, true)).await.status, 200);
+    assert_eq!(queue(&app, &body(4096, true)).await.status, 202);
+}

@@ -186,7 +186,12 @@ impl World {
                 }
             }
             Work::Schedule(account, _) => {
-                let schedule = self.ledger.schedule(&account, self.now_ms);
+                let mut schedule = loop {
+                    if let Some(schedule) = self.ledger.schedule(&account, self.now_ms) {
+                        break schedule;
+                    }
+                };
+                schedule.releases.sort_unstable();
                 self.step(|step| step.scheduled(account.id, Some(schedule), half));
                 None
             }

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
-use super::store::{Fate, NONE, Purpose, Record, Store};
-use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
+use super::store::{Fate, NONE, Purpose, Record, Releases, Store};
+use super::{EXPIRED_PER_CALL, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, TransferSet, Verdict,
@@ -82,19 +82,22 @@ impl Core {
         Balance { capacity: there.capacity, used: there.pending, debt: there.debt }
     }
 
-    /// What an account holds, and when that comes back.
-    pub fn schedule(&mut self, account: &Account, now_ms: u64) -> Schedule {
-        self.store.expire(now_ms, usize::MAX);
+    /// What an account holds, and when that comes back, in no order. `None` if it is not known yet: each call finds out a
+    /// part, so that none takes long.
+    pub fn schedule(&mut self, account: &Account, now_ms: u64) -> Option<Schedule> {
+        if self.store.expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {
+            return None;
+        }
         let slot = self.store.account(account.id);
         if slot == NONE {
-            return Schedule { is_whole: true, ..Schedule::default() };
+            return Some(Schedule { is_whole: true, ..Schedule::default() });
         }
         let used = self.store.slot(slot).pending;
-        let Some(mut releases) = self.store.releases(slot, RELEASES_MAX) else {
-            return Schedule { used, ..Schedule::default() };
-        };
-        releases.sort_unstable();
-        Schedule { used, releases, is_whole: true }
+        match self.store.releases(slot, now_ms) {
+            Releases::Known(releases) => Some(Schedule { used, releases, is_whole: true }),
+            Releases::NotYet => None,
+            Releases::Unknown => Some(Schedule { used, ..Schedule::default() }),
+        }
     }
 
     /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
@@ -129,6 +132,7 @@ impl Core {
 
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
+        self.store.forget_timelines(now_ms);
         self.store.expire(now_ms, most)
     }
 
