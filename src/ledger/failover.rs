@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::memory::{Memory, RESERVATIONS_MAX};
 use super::{
     Account, Action, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
-    TransferSet, Verdict, Want,
+    SlabView, TransferSet, Verdict, Want,
 };
 use crate::limit::{LeaseId, LimitSpec};
 use crate::telemetry::{LedgerFailure, Metrics};
@@ -78,7 +78,9 @@ impl<L: Ledger> Failover<L> {
             part.keep = Keep::ForCompletion;
         }
         for transfer in &mut part.transfers {
-            if let Action::Reserve(hold) | Action::Rereserve(hold) = &mut transfer.action {
+            if let Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) =
+                &mut transfer.action
+            {
                 hold.capacity = shared(hold.capacity, self.local_share);
             }
         }
@@ -143,6 +145,10 @@ impl<L: Ledger> Ledger for Failover<L> {
 
     fn is_shared(&self) -> bool {
         self.ledger.is_shared()
+    }
+
+    fn slab(&self, account: &Account) -> Option<SlabView> {
+        self.ledger.slab(account)
     }
 
     fn sweep(&self) -> usize {

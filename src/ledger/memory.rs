@@ -4,7 +4,9 @@
 //! is in [`store`]; here are the lock and the clock.
 
 mod core;
+mod record;
 mod store;
+mod trial;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -112,6 +114,9 @@ impl Ledger for Memory {
     }
 
     fn ready(&self) -> Result<(), String> {
+        if self.core.lock().is_full() {
+            return Err(format!("ledger: {}", LedgerError::Full(RESERVATIONS_MAX)));
+        }
         Ok(())
     }
 

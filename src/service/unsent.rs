@@ -9,53 +9,114 @@ use std::sync::Arc;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Service;
+use crate::lease::Lease;
 use crate::ledger::{Chain, Ledger};
 use crate::limit::LeaseId;
+use crate::queue::JobId;
 use crate::telemetry::LeaseEvent;
 
-/// A lease that its caller has not heard of yet.
+/// A lease, or a place in the queue, that its caller has not heard of yet.
 #[derive(Debug)]
 pub struct UnsentLease {
     /// Taken when there is nothing to give back any more.
-    held: Option<Box<HeldForAnswer>>,
+    news: Option<Box<News>>,
 }
 
 #[derive(Debug)]
-struct HeldForAnswer {
+struct News {
     service: Arc<Service>,
-    lease: LeaseId,
-    undo: Chain,
+    what: What,
     /// Stopping waits for it, so that the ledger is still there to give it back to.
-    _call: TaskTrackerToken,
+    call: Option<TaskTrackerToken>,
+}
+
+#[derive(Debug)]
+enum What {
+    /// `undo` is the chain that reserved it.
+    Lease { id: LeaseId, undo: Box<Chain> },
+    /// An answer about a place. The first one makes it known: a place that nobody has heard of is forgotten. One that says
+    /// that it was served picks it up.
+    Place { id: JobId, is_first: bool, is_served: bool },
+    /// A place that was picked up by an answer that the connection has taken, and what was reserved for it.
+    PickedUp { id: JobId, lease: Box<Lease> },
 }
 
 impl UnsentLease {
-    /// `undo` is the chain that reserved it.
-    pub(super) fn new(service: &Arc<Service>, lease: LeaseId, undo: Chain) -> Self {
-        let (service, _call) = (Arc::clone(service), service.call());
-        Self { held: Some(Box::new(HeldForAnswer { service, lease, undo, _call })) }
+    pub(super) fn lease(service: &Arc<Service>, id: LeaseId, undo: Box<Chain>) -> Self {
+        Self::new(service, What::Lease { id, undo })
+    }
+
+    pub(super) fn place(service: &Arc<Service>, id: JobId, is_first: bool) -> Self {
+        Self::new(service, What::Place { id, is_first, is_served: false })
+    }
+
+    /// Its answer says that the place was served.
+    pub(super) fn says_served(&mut self) {
+        if let Some(What::Place { is_served, .. }) = self.news.as_mut().map(|news| &mut news.what) {
+            *is_served = true;
+        }
+    }
+
+    fn new(service: &Arc<Service>, what: What) -> Self {
+        let (service, call) = (Arc::clone(service), Some(service.call()));
+        Self { news: Some(Box::new(News { service, what, call })) }
+    }
+
+    /// The connection has written its answer, and may find out later that nobody has read it. Stopping need not wait for
+    /// that. A place counts as heard of at once: whoever has the answer may ask about it.
+    pub(crate) fn taken(&mut self) {
+        let Some(mut news) = self.news.take() else { return };
+        news.call = None;
+        if let What::Place { id, is_first, is_served } = news.what {
+            match news.service.place_was_heard_of(id, is_first, is_served) {
+                Some(lease) => news.what = What::PickedUp { id, lease },
+                None => return,
+            }
+        }
+        self.news = Some(news);
     }
 
     /// The caller has its answer, as far as this side can know.
     pub fn sent(mut self) {
-        if let Some(held) = self.held.take() {
-            held.service.leases.sent(&held.lease);
+        let Some(news) = self.news.take() else { return };
+        match news.what {
+            What::Lease { id, .. } => news.service.leases.sent(&id),
+            What::Place { id, is_first, is_served } => {
+                drop(news.service.place_was_heard_of(id, is_first, is_served));
+            }
+            What::PickedUp { .. } => {}
         }
     }
 }
 
 impl Drop for UnsentLease {
     fn drop(&mut self) {
-        let Some(held) = self.held.take() else { return };
-        let HeldForAnswer { service, lease, undo, .. } = *held;
-        // Whoever chose the name may have sent it twice, and may have heard the other answer.
-        if service.leases.unsent(&lease, undo.keep.is_named()) {
-            service.give_back(undo);
+        let Some(news) = self.news.take() else { return };
+        let News { service, what, .. } = *news;
+        match what {
+            // Whoever chose the name may have sent it twice, and may have heard the other answer.
+            What::Lease { id, undo } => {
+                if service.leases.unsent(&id, undo.keep.is_named()) {
+                    service.give_back(*undo);
+                }
+            }
+            What::Place { id, is_first: true, .. } => service.queue.end_call(id, false),
+            What::Place { .. } => {}
+            What::PickedUp { id, lease } => service.queue.not_picked_up(id, lease),
         }
     }
 }
 
 impl Service {
+    /// What was reserved for a place, if it was picked up now.
+    fn place_was_heard_of(&self, id: JobId, is_first: bool, is_served: bool) -> Option<Box<Lease>> {
+        let lease = if is_served { self.queue.picked_up(id) } else { None };
+        if is_first {
+            self.queue.end_call(id, true);
+        }
+        lease
+    }
+
     /// Gives back what was reserved for a caller that left before it was told.
     pub(super) fn give_back(&self, undo: Chain) {
         let limits: Vec<_> = undo.transfers.iter().map(|transfer| transfer.account.id).collect();

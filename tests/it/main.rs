@@ -30,6 +30,7 @@ mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod ports;
 mod hints;
 mod matching;
 
@@ -70,6 +71,8 @@ mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_app;
 #[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_capacity;
+#[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_leases;
@@ -77,6 +80,8 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_slabs;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sessions;
 #[cfg(feature = "tigerbeetle")]

@@ -20,7 +20,7 @@ use crate::registry::{Level, Node, Rule, Target};
 const LEVELS_MAX: usize = 32;
 
 /// Reads the descriptors of one file.
-pub struct Reader<'r> {
+pub(crate) struct Reader<'r> {
     sink: &'r Sink,
     named: &'r NamedLimits,
     /// What limits of this file are called.
@@ -36,11 +36,11 @@ struct Replaced {
 }
 
 impl<'r> Reader<'r> {
-    pub fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
+    pub(crate) fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
         Self { sink, named, names: AHashSet::new(), replaced: Vec::new() }
     }
 
-    pub fn descriptors(mut self, root: &Fields<'_>) -> Level {
+    pub(crate) fn descriptors(mut self, root: &Fields<'_>) -> Level {
         let level = self.level(&root.list("descriptors"), 1);
         for Replaced { name, line, field } in &self.replaced {
             if !self.names.contains(name) {
@@ -96,6 +96,7 @@ impl<'r> Reader<'r> {
         let replaces = self.replaces(fields, &name);
         let requests = fields.whole("requests_per_unit", 0..=u64::from(u32::MAX));
         let unit = spec::unit(fields);
+        let is_exact = fields.flag("exact");
         self.names.insert(Arc::clone(&name));
         if fields.flag("unlimited") {
             if fields.has("unit") {
@@ -109,7 +110,7 @@ impl<'r> Reader<'r> {
         let (Some(unit), Some(requests)) = (unit, requests) else { return };
         node.rules.push(Rule {
             target: Target::Derived,
-            spec: Arc::new(spec::requests_per(unit, requests, spec::origin(fields))),
+            spec: Arc::new(spec::requests_per(unit, requests, is_exact, spec::origin(fields))),
             suffix: if name.is_empty() { unit.name().into() } else { Arc::clone(&name) },
             name,
             cost: Cost::Hits,

@@ -3,33 +3,34 @@
 //! A chain is tried on copies of its accounts, and carried out only when all of it can be done. What is held is in
 //! [`super::store`].
 
+mod names;
+
 use smallvec::SmallVec;
 
-use super::store::{Fate, NONE, Purpose, Record, Releases, Store};
+use super::record::{Fate, Purpose, Record};
+use super::store::{NONE, Releases, Store};
+use super::trial::{Taken, Trial, Tried, settled, take, take_up_to};
 use super::{EXPIRED_PER_CALL, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, TransferSet, Verdict,
 };
-use crate::limit::{LeaseId, LimitId};
+
+/// Of the most records, the part that only what settles leases may take beyond them.
+const SETTLING_PART: usize = 16;
 
 /// The rules, and what they are applied to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Core {
     store: Store,
+    records_max: usize,
 }
 
-/// An account as a chain sees it while it is being tried.
-struct Tried {
-    id: LimitId,
-    /// In the store, or `NONE` if the account holds nothing.
-    slot: u32,
-    capacity: u64,
-    pending: u64,
-    pending_before: u64,
+impl Default for Core {
+    fn default() -> Self {
+        Self::new(RESERVATIONS_MAX)
+    }
 }
-
-type Trial = SmallVec<[Tried; 4]>;
 
 /// How a trial ended short of "it can be done".
 enum Stop {
@@ -39,26 +40,37 @@ enum Stop {
 }
 
 impl Core {
+    pub fn new(records_max: usize) -> Self {
+        Self { store: Store::default(), records_max }
+    }
+
+    /// Whether it has no room for another reservation.
+    pub fn is_full(&self) -> bool {
+        self.store.records() >= self.records_max
+    }
+
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
         self.store.expire(now_ms, EXPIRED_PER_CALL);
-        let mut trial = Trial::new();
-        let mut tried = self.attempt(chain, &mut trial);
+        let (mut trial, mut taken) = (Trial::new(), SmallVec::new());
+        let mut tried = self.attempt(chain, &mut trial, &mut taken);
         // What is due but not freed yet must not deny anybody.
         if matches!(tried, Err(Stop::Refused(_))) && self.store.is_due(now_ms) {
             self.store.expire(now_ms, usize::MAX);
-            trial.clear();
-            tried = self.attempt(chain, &mut trial);
+            (trial, taken) = (Trial::new(), SmallVec::new());
+            tried = self.attempt(chain, &mut trial, &mut taken);
         }
+        let is_repeat = matches!(tried, Err(Stop::DoneBefore));
         let verdict = match tried {
-            Ok(()) if self.store.records() + chain.transfers.len() > RESERVATIONS_MAX => {
-                return Err(LedgerError::Full(RESERVATIONS_MAX));
+            Ok(()) if self.store.records() + self.new_records(chain) > self.room_for(chain) => {
+                return Err(LedgerError::Full(self.records_max));
             }
             Ok(()) => {
-                self.commit(chain, &mut trial, now_ms);
+                self.commit(chain, &mut trial, &taken, now_ms);
                 Verdict::Done
             }
             Err(Stop::DoneBefore) => {
                 self.share(chain);
+                taken = self.taken_before(chain);
                 Verdict::Done
             }
             Err(Stop::Refused(refusal)) => {
@@ -67,7 +79,26 @@ impl Core {
             }
         };
         let available = self.available(chain, &mut trial, verdict);
-        Ok(Outcome { verdict, available })
+        if verdict != Verdict::Done {
+            taken.clear();
+        }
+        Ok(Outcome { verdict, available, is_repeat, taken })
+    }
+
+    /// How many records a chain adds. A void adds none, and when the ledger is full it takes one away.
+    fn new_records(&self, chain: &Chain) -> usize {
+        let voids = chain.transfers.iter().filter(|transfer| transfer.action.is_void()).count();
+        let freed = if self.is_full() { voids } else { 0 };
+        (chain.transfers.len() - voids).saturating_sub(freed)
+    }
+
+    /// How many records there may be after a chain. What settles a lease has room of its own, so that a ledger that is
+    /// full of leases can be emptied.
+    fn room_for(&self, chain: &Chain) -> usize {
+        let is_new =
+            |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
+        let settles = !chain.transfers.iter().any(is_new);
+        if settles { self.records_max + self.records_max / SETTLING_PART } else { self.records_max }
     }
 
     /// What an account holds, brought to `capacity` if that can be done now.
@@ -100,36 +131,6 @@ impl Core {
         }
     }
 
-    /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
-    pub fn give_back(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            let record = self.store.record(at);
-            if record.fate == Fate::Counted && !record.is_shared {
-                // The name is forgotten as well, so that whoever sends it again is charged.
-                self.store.remove(at);
-            }
-        }
-    }
-
-    /// A second sending was told that it has what the first one reserved.
-    fn share(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            self.store.record_mut(at).is_shared = true;
-        }
-    }
-
-    /// The records of what a chain reserved under its name.
-    fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
-        let reserves = chain.transfers.iter().filter(|it| matches!(it.action, Action::Reserve(_)));
-        let slots = reserves.map(|transfer| self.store.account(transfer.account.id));
-        slots.filter_map(|slot| self.place(chain, slot, Purpose::Reserve)).collect()
-    }
-
-    /// Whether anything of a lease was reserved here, and is remembered.
-    pub fn has_reserved(&self, lease: &LeaseId) -> bool {
-        self.store.fates(lease.bits()).any(|fate| fate != Fate::Refused)
-    }
-
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
         self.store.forget_timelines(now_ms);
@@ -142,49 +143,73 @@ impl Core {
     }
 
     /// Tries the transfers in order on copies of the accounts. Changes nothing.
-    fn attempt(&self, chain: &Chain, trial: &mut Trial) -> Result<(), Stop> {
+    fn attempt(&self, chain: &Chain, trial: &mut Trial, taken: &mut Taken) -> Result<(), Stop> {
         for (index, transfer) in chain.transfers.iter().enumerate() {
             let place = self.enter(trial, transfer);
-            if let Err(code) = self.step(chain, index, transfer, &mut trial[place]) {
-                let Some(code) = code else { return Err(Stop::DoneBefore) };
-                return Err(Stop::Refused(self.refusal(chain, trial, index, code)));
+            match self.step(chain, index, transfer, &mut trial[place]) {
+                Ok(units) => taken.extend(units),
+                Err(Some(code)) => return Err(Stop::Refused(self.refusal(chain, trial, index, code))),
+                Err(None) => {
+                    return Err(match self.is_still_held(chain) {
+                        Ok(()) => Stop::DoneBefore,
+                        Err((index, code)) => Stop::Refused(Refusal::one(index, code)),
+                    });
+                }
             }
         }
         Ok(())
     }
 
-    /// One transfer. `Err(None)`: the chain was done before.
+    /// One transfer: what it took if that was not certain. `Err(None)`: the chain was done before.
     fn step(
         &self,
         chain: &Chain,
         index: usize,
         transfer: &Transfer,
         tried: &mut Tried,
-    ) -> Result<(), Option<RefusalCode>> {
+    ) -> Result<Option<u64>, Option<RefusalCode>> {
         match transfer.action {
             Action::Reserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Reserve, hold.amount)?;
-                take(tried, hold).map_err(Some)
+                take(tried, hold).map_err(Some)?;
+            }
+            Action::TakeUpTo(hold) => {
+                let known = self.find(chain, tried.slot, Purpose::Take).map(|record| record.amount);
+                self.known(chain, index, tried.slot, Purpose::Take, known.unwrap_or_default())?;
+                return take_up_to(tried, hold).map(Some).map_err(Some);
             }
             Action::Rereserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Rereserve, hold.amount)?;
                 // From what the account has, also while that is being lowered.
-                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)
+                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)?;
             }
-            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount),
-            Action::Void => match self.find(chain, tried.slot, Purpose::Reserve) {
-                None => Err(Some(RefusalCode::PendingTransferNotFound)),
-                Some(record) => match record.fate {
-                    Fate::Counted => {
-                        tried.pending -= record.amount;
-                        Ok(())
-                    }
-                    // Only this lease's void could have done it: it is being sent again.
-                    Fate::Voided if index == 0 => Err(None),
-                    Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
-                    Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
-                    Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
-                },
+            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount)?,
+            Action::Void => self.void_step(chain, index, tried, Purpose::Reserve)?,
+            Action::VoidTaken => self.void_step(chain, index, tried, Purpose::Take)?,
+            Action::VoidRereserved => self.void_step(chain, index, tried, Purpose::Rereserve)?,
+        }
+        Ok(None)
+    }
+
+    fn void_step(
+        &self,
+        chain: &Chain,
+        index: usize,
+        tried: &mut Tried,
+        purpose: Purpose,
+    ) -> Result<(), Option<RefusalCode>> {
+        match self.find(chain, tried.slot, purpose) {
+            None => Err(Some(RefusalCode::PendingTransferNotFound)),
+            Some(record) => match record.fate {
+                Fate::Counted => {
+                    tried.pending -= record.amount;
+                    Ok(())
+                }
+                // Only this lease's void could have done it: it is being sent again.
+                Fate::Voided if index == 0 => Err(None),
+                Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
+                Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
+                Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
             },
         }
     }
@@ -217,6 +242,13 @@ impl Core {
         self.store.find(chain.lease.bits(), slot, purpose)
     }
 
+    /// What a chain that is sent again took the first time.
+    fn taken_before(&self, chain: &Chain) -> Taken {
+        let takes = chain.transfers.iter().filter(|it| matches!(it.action, Action::TakeUpTo(_)));
+        let slots = takes.map(|transfer| self.store.account(transfer.account.id));
+        slots.map(|slot| self.find(chain, slot, Purpose::Take).map_or(0, |record| record.amount)).collect()
+    }
+
     /// The place of the transfer's account in the trial.
     fn enter(&self, trial: &mut Trial, transfer: &Transfer) -> usize {
         let id = transfer.account.id;
@@ -226,8 +258,10 @@ impl Core {
         let slot = self.store.account(id);
         let (capacity, pending) = match slot {
             NONE => match transfer.action {
-                Action::Reserve(hold) | Action::Rereserve(hold) => (hold.capacity, 0),
-                Action::Void | Action::Debt { .. } => (0, 0),
+                Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) => {
+                    (hold.capacity, 0)
+                }
+                Action::Void | Action::VoidTaken | Action::VoidRereserved | Action::Debt { .. } => (0, 0),
             },
             slot => (self.store.slot(slot).capacity, self.store.slot(slot).pending),
         };
@@ -262,7 +296,8 @@ impl Core {
     }
 
     /// From here on it succeeds.
-    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, taken: &Taken, now_ms: u64) {
+        let mut taken = taken.iter();
         let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
@@ -276,8 +311,17 @@ impl Core {
             match transfer.action {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
-                Action::Void => {
-                    self.void(lease, slot, now_ms);
+                Action::TakeUpTo(hold) => {
+                    let amount = *taken.next().expect("what was tried must have taken something");
+                    self.hold(chain, lease, slot, Purpose::Take, Hold { amount, ..hold }, now_ms);
+                }
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => {
+                    let purpose = match transfer.action {
+                        Action::VoidTaken => Purpose::Take,
+                        Action::VoidRereserved => Purpose::Rereserve,
+                        _ => Purpose::Reserve,
+                    };
+                    self.void(lease, slot, purpose, now_ms);
                     // An account goes with its last record.
                     tried.slot = self.store.account(id);
                 }
@@ -312,9 +356,10 @@ impl Core {
         }
     }
 
-    fn void(&mut self, lease: u128, slot: u32, now_ms: u64) {
-        let at = self.store.find(lease, slot, Purpose::Reserve).expect("what was tried must be there");
-        if self.store.record(at).for_retries {
+    fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
+        let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
+        // A name is remembered where there is room for it.
+        if self.store.record(at).for_retries && !self.is_full() {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
             self.store.remove(at);
@@ -323,15 +368,14 @@ impl Core {
 
     /// A name that the caller may send again stays refused.
     fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
-        let full = self.store.records() >= RESERVATIONS_MAX;
-        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || full {
+        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || self.is_full() {
             return;
         }
         let transfer = &chain.transfers[refusal.index];
         let (purpose, hold) = match transfer.action {
             Action::Reserve(hold) => (Purpose::Reserve, hold),
             Action::Rereserve(hold) => (Purpose::Rereserve, hold),
-            Action::Void | Action::Debt { .. } => return,
+            _ => return,
         };
         let slot = self.store.account_or_new(transfer.account.id, hold.capacity);
         let record = Record::name_only(chain.lease.bits(), slot, purpose, Fate::Refused, hold.amount);
@@ -344,21 +388,5 @@ fn is_anonymous(chain: &Chain) -> bool {
     matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
 }
 
-/// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.
-fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
-    if wanted > capacity || pending <= wanted { wanted } else { capacity }
-}
-
-fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {
-    tried.capacity = settled(tried.capacity, tried.pending, hold.capacity);
-    if tried.capacity > hold.capacity {
-        return Err(RefusalCode::LimitDecreasing);
-    }
-    match tried.pending.checked_add(hold.amount) {
-        Some(pending) if pending <= tried.capacity => {
-            tried.pending = pending;
-            Ok(())
-        }
-        _ => Err(RefusalCode::ExceedsCredits),
-    }
-}
+#[cfg(test)]
+mod tests;

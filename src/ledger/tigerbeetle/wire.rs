@@ -10,7 +10,7 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
 use super::capacity::Item;
-use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds};
+use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds, Verdict};
 use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
 
@@ -29,6 +29,11 @@ impl TransferIds {
         }
     }
 }
+
+/// What reserves, in labels.
+const RESERVE: &str = "xfer:reserve:";
+const RERESERVE: &str = "xfer:rereserve:";
+const TAKE: &str = "xfer:take:";
 
 /// The ids of one lease's transfers.
 struct Names<'a> {
@@ -104,17 +109,14 @@ fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     for step in &chain.transfers {
         let account = &step.account;
         out.push(match step.action {
-            Action::Reserve(hold) => {
-                transfer(names.id("xfer:reserve:", account), account.id.bits(), operator, hold.amount)
-                    .with_timeout(hold.lifetime_seconds.get())
-                    .with_flags(Flags::PENDING | Flags::LINKED)
+            Action::Reserve(hold) => pending(names.id(RESERVE, account), account, hold, Flags::LINKED),
+            Action::Rereserve(hold) => pending(names.id(RERESERVE, account), account, hold, Flags::LINKED),
+            Action::TakeUpTo(hold) => {
+                pending(names.id(TAKE, account), account, hold, Flags::LINKED | Flags::BALANCING_DEBIT)
             }
-            Action::Rereserve(hold) => {
-                transfer(names.id("xfer:rereserve:", account), account.id.bits(), operator, hold.amount)
-                    .with_timeout(hold.lifetime_seconds.get())
-                    .with_flags(Flags::PENDING | Flags::LINKED)
-            }
-            Action::Void => void(&names, account),
+            Action::Void => void(&names, account, "xfer:void:", RESERVE),
+            Action::VoidTaken => void(&names, account, "xfer:void-take:", TAKE),
+            Action::VoidRereserved => void(&names, account, "xfer:void-rereserve:", RERESERVE),
             Action::Debt { amount } => {
                 transfer(names.id("xfer:debt:", account), account.debt_id(), operator, amount)
                     .with_flags(Flags::LINKED)
@@ -132,12 +134,12 @@ fn end_chain(out: &mut [tb::Transfer]) {
 
 /// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it. An amount of 0 stands
 /// for what has ended by itself.
-pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
     let is_there = |step: &&Transfer| !matches!(step.action, Action::Reserve(Hold { amount: 0, .. }));
-    out.extend(chain.transfers.iter().filter(is_there).map(|step| void(&names, &step.account)));
+    out.extend(chain.transfers.iter().filter(is_there).map(|step| void_of(&names, step)));
     end_chain(out);
 }
 
@@ -146,19 +148,81 @@ pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain
 pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let alone = |transfer: tb::Transfer| transfer.with_flags(Flags::VOID_PENDING_TRANSFER);
-    out.extend(chain.transfers.iter().map(|step| alone(void(&names, &step.account))));
+    out.extend(chain.transfers.iter().map(|step| alone(void_of(&names, step))));
 }
 
-fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {
-    tb::Transfer::new(names.id("xfer:void:", account))
-        .with_pending_id(names.id("xfer:reserve:", account))
+/// Voids what a transfer has reserved.
+fn void_of(names: &Names<'_>, step: &Transfer) -> tb::Transfer {
+    match step.action {
+        Action::TakeUpTo(_) => void(names, &step.account, "xfer:void-take:", TAKE),
+        _ => void(names, &step.account, "xfer:void:", RESERVE),
+    }
+}
+
+fn void(names: &Names<'_>, account: &Account, label: &str, of: &str) -> tb::Transfer {
+    tb::Transfer::new(names.id(label, account))
+        .with_pending_id(names.id(of, account))
         .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED)
+}
+
+fn pending(id: u128, account: &Account, hold: Hold, flags: Flags) -> tb::Transfer {
+    transfer(id, account.id.bits(), operator_id(), hold.amount)
+        .with_timeout(hold.lifetime_seconds.get())
+        .with_flags(Flags::PENDING | flags)
+}
+
+/// The ids of those transfers of a chain whose amount only the ledger knows.
+pub fn takes(ids: TransferIds, chain: &Chain) -> Vec<u128> {
+    let names = Names::new(ids, &chain.lease);
+    let takes = chain.transfers.iter().filter(|step| matches!(step.action, Action::TakeUpTo(_)));
+    takes.map(|step| names.id(TAKE, &step.account)).collect()
 }
 
 /// Claims a reserve that was found to exist.
 pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
     let names = Names::new(ids, &chain.lease);
     chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
+}
+
+/// Asks whether all of a reserve is still held, and changes nothing: a chain of its voids that always fails at its end.
+/// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses.
+pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    let nobodys_id = || fastrand::u128(1..u128::MAX);
+    for step in &chain.transfers {
+        let Action::Reserve(hold) = step.action else { continue };
+        out.push(
+            tb::Transfer::new(nobodys_id())
+                .with_pending_id(names.id("xfer:reserve:", &step.account))
+                .with_amount(u128::from(hold.amount))
+                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+        );
+    }
+    // No transfer may be from an account to itself.
+    out.push(transfer(nobodys_id(), operator_id(), operator_id(), 0));
+}
+
+/// What [`push_verify`] found.
+pub fn verified(landed: ChainResult, chain: &Chain) -> Verdict {
+    let is_reserve = |step: &&Transfer| matches!(step.action, Action::Reserve(_));
+    let transfers = chain.transfers.iter().filter(is_reserve).count();
+    let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
+    match landed {
+        ChainResult::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => {
+            Verdict::Done
+        }
+        ChainResult::Refused(Refusal {
+            index,
+            code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
+            ..
+        }) => refused(index, code),
+        ChainResult::Refused(Refusal { index, .. })
+        | ChainResult::Unexpected { index, .. }
+        | ChainResult::AccountMissing { index } => {
+            refused(index.min(transfers.saturating_sub(1)), RefusalCode::ExistsWithDifferentFields)
+        }
+        ChainResult::Done | ChainResult::DoneBefore => refused(0, RefusalCode::ExistsWithDifferentFields),
+    }
 }
 
 /// Moves nothing: it only takes an id that can be taken once.
@@ -198,7 +262,7 @@ pub enum CapacityChange {
 
 /// What a chain came to, in TigerBeetle's results for it.
 #[derive(Debug, Clone, Copy)]
-pub enum Landed {
+pub enum ChainResult {
     Done,
     /// It was there already: done by an earlier sending of the same name.
     DoneBefore,
@@ -215,15 +279,15 @@ pub enum Landed {
 }
 
 /// Reads the failures of one chain; indexes count from its first transfer.
-pub fn landed(failures: &[(usize, Kind)]) -> Landed {
+pub fn chain_result(failures: &[(usize, Kind)]) -> ChainResult {
     let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed))
     else {
-        return Landed::Done;
+        return ChainResult::Done;
     };
-    let refused = |code| Landed::Refused(Refusal::one(index, code));
+    let refused = |code| ChainResult::Refused(Refusal::one(index, code));
     match kind {
         // The timeout of a re-reserve is what was left of the window at the time.
-        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => Landed::DoneBefore,
+        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => ChainResult::DoneBefore,
         Kind::ExceedsCredits => refused(RefusalCode::ExceedsCredits),
         Kind::IdAlreadyFailed => refused(RefusalCode::IdAlreadyFailed),
         Kind::PendingTransferNotFound => refused(RefusalCode::PendingTransferNotFound),
@@ -237,7 +301,7 @@ pub fn landed(failures: &[(usize, Kind)]) -> Landed {
         | Kind::ExistsWithDifferentCreditAccountId
         | Kind::ExistsWithDifferentTimeout
         | Kind::ExistsWithDifferentCode => refused(RefusalCode::ExistsWithDifferentFields),
-        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => Landed::AccountMissing { index },
-        other => Landed::Unexpected { index, kind: other },
+        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => ChainResult::AccountMissing { index },
+        other => ChainResult::Unexpected { index, kind: other },
     }
 }

@@ -9,7 +9,8 @@ use crate::retry::policy::RetryPolicy;
 fn need() -> Need {
     let kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };
     let (unit, description, origin) = (String::new(), String::new(), Origin::Api);
-    let spec = LimitSpec { kind, capacity: 1, overage: Overage::Deny, unit, description, origin };
+    let spec =
+        LimitSpec { kind, capacity: 1, overage: Overage::Deny, is_exact: false, unit, description, origin };
     Need { account: Arc::new(Account::new(LimitKey::new("held"))), spec: Arc::new(spec), amount: 1 }
 }
 

@@ -11,6 +11,7 @@ use sluice::ledger::slabs::requests::Requests;
 use sluice::ledger::slabs::returns::Number;
 use sluice::ledger::slabs::times::Times;
 use sluice::limit::{LeaseId, LimitId};
+use sluice::telemetry::SlabUnits;
 
 use super::plan::Plan;
 
@@ -55,6 +56,7 @@ pub struct Request {
 
 /// What a call to the ledger is for.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few at a time")]
 pub enum Call {
     /// The rests of a request. `slab_needs` are its needs that may come from slabs, `aside_us` when those were set aside.
     Request {
@@ -128,7 +130,7 @@ impl Instance {
     pub fn new(plan: &Plan, index: usize, epoch: u32) -> Self {
         let mut rng = fastrand::Rng::with_seed(plan.seed ^ (index as u64) << 32 ^ u64::from(epoch) << 48);
         Self {
-            core: Core::default(),
+            core: Core::new(SlabUnits::default()),
             ids: Requests::new(1_000),
             epoch,
             is_up: true,

@@ -149,7 +149,7 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Purpose, Record};
+    use super::super::super::record::{Purpose, Record};
     use super::*;
     use crate::limit::LimitId;
 

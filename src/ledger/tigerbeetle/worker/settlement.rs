@@ -15,27 +15,31 @@
 
 use std::sync::Arc;
 
+use ahash::AHashMap;
+use smallvec::SmallVec;
+
 use super::Worker;
 use crate::clock;
-use crate::ledger::tigerbeetle::batch::{Batch, Fate};
+use crate::ledger::tigerbeetle::batch::{Batch, MemberResult};
+use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
-use crate::ledger::tigerbeetle::wire::Landed;
-use crate::ledger::tigerbeetle::work::{Answer, Step, Work, can_be_given_back};
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::tigerbeetle::wire::{self, ChainResult};
+use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind, can_be_given_back};
+use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
-    pub fn settle_all(&mut self, settled: Vec<(Work, Fate)>) {
+    pub fn settle_all(&mut self, settled: Vec<(Work, MemberResult)>) {
         let now_ms = clock::monotonic_ms();
         let mut decided = 0;
         let mut again = Vec::new();
         let mut left = None;
-        for (work, fate) in settled {
+        for (work, result) in settled {
             decided += 1;
-            match fate {
-                Fate::Landed(landed) => self.settle(work, landed, now_ms),
-                Fate::Shares(sum) => self.done_together(work, sum, &mut left),
-                Fate::Again { index } => {
+            match result {
+                MemberResult::Alone(result) => self.settle(work, result, now_ms),
+                MemberResult::InSum(sum) => self.done_together(work, sum, &mut left),
+                MemberResult::SendAgain { index } => {
                     decided -= 1;
                     work.chain.transfers[index].account.known.set_refused(now_ms);
                     again.push(work);
@@ -48,49 +52,62 @@ impl Worker<'_> {
         self.shared.drain.record(decided, now_ms);
     }
 
-    fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
-        match (work.step, sent_again(&work.chain, landed)) {
+    fn settle(&mut self, work: Work, result: ChainResult, now_ms: u64) {
+        match (work.kind, sent_again(&work.chain, result)) {
             (
-                Step::Abandon,
-                Landed::Refused(Refusal {
+                WorkKind::GiveBack,
+                ChainResult::Refused(Refusal {
                     code: RefusalCode::PendingTransferExpired,
                     index: index @ 1..,
                     ..
                 }),
             ) if work.chain.keep.is_named() => self.give_back_the_others(work, index - 1),
-            (Step::Abandon, landed) => {
-                if matches!(landed, Landed::Done | Landed::DoneBefore) {
+            (WorkKind::GiveBack, result) => {
+                if matches!(result, ChainResult::Done | ChainResult::DoneBefore) {
                     self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
                 }
-                tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
+                tracing::debug!(lease = %work.chain.lease, ?result, "gave back what its caller left behind");
             }
-            (Step::Claim, Landed::Refused(Refusal { code: RefusalCode::ExistsWithDifferentFields, .. })) => {
+            (
+                WorkKind::Claim,
+                ChainResult::Refused(Refusal { code: RefusalCode::ExistsWithDifferentFields, .. }),
+            ) => {
                 let refusal = Refusal::one(0, RefusalCode::Abandoned);
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
-            (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (Step::Apply, Landed::Done) => self.done(work),
-            (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
+            (WorkKind::Claim, _) if work.chain.keep == Keep::ForRetries => {
+                self.inbox.next.push_back(Work { kind: WorkKind::Verify, ..work });
+            }
+            (WorkKind::Claim, _) => work.answer(Ok(repeat())),
+            (WorkKind::Verify, result) => {
+                let verdict = wire::verified(result, &work.chain);
+                work.answer(Ok(Outcome { verdict, ..repeat() }));
+            }
+            (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
+                self.took.push(work)
+            }
+            (WorkKind::Apply, ChainResult::Done) => self.done(work, SmallVec::new()),
+            (WorkKind::Apply, ChainResult::DoneBefore) if needs_claim(&work.chain) => {
                 if !work.has_left() {
-                    self.inbox.next.push_back(Work { step: Step::Claim, ..work });
+                    self.inbox.next.push_back(Work { kind: WorkKind::Claim, ..work });
                 }
             }
-            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (Step::Apply, Landed::Refused(refusal)) => {
+            (WorkKind::Apply, ChainResult::DoneBefore) => work.answer(Ok(repeat())),
+            (WorkKind::Apply, ChainResult::Refused(refusal)) => {
                 self.touch(&work.chain);
                 if refusal.code == RefusalCode::ExceedsCredits {
                     work.chain.transfers[refusal.index].account.known.set_refused(now_ms);
                 }
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
-            (Step::Apply, Landed::AccountMissing { index }) => {
+            (WorkKind::Apply, ChainResult::AccountMissing { index }) => {
                 // The data file was replaced under us: everything is made again on next use.
                 let account = &work.chain.transfers[index].account;
                 account.known.forget();
                 let text = format!("the account of {} is gone and will be made again", account.key);
                 work.answer(Err(LedgerError::Unavailable(text)));
             }
-            (Step::Apply, Landed::Unexpected { index, kind }) => {
+            (WorkKind::Apply, ChainResult::Unexpected { index, kind }) => {
                 tracing::error!(lease = %work.chain.lease, index, ?kind, "TigerBeetle refused a transfer");
                 work.answer(Err(LedgerError::Unavailable(format!(
                     "TigerBeetle refused a transfer: {kind:?}"
@@ -114,12 +131,40 @@ impl Worker<'_> {
         }
     }
 
+    /// Finds out how much was taken by those who take what there is. If that can't be found out it is given back.
+    pub async fn look_up_takes(&mut self) {
+        if self.took.is_empty() {
+            return;
+        }
+        let works = std::mem::take(&mut self.took);
+        let ids = self.shared.options.transfer_ids;
+        let asked: Vec<Vec<u128>> = works.iter().map(|work| wire::takes(ids, &work.chain)).collect();
+        let call = self.shared.writer.session.lookup_transfers(asked.concat());
+        let found = self.shared.ask(Side::Writer, call).await;
+        let found = found.inspect_err(|error| tracing::warn!(%error, "what was taken can't be looked up"));
+        let found: AHashMap<u128, u128> =
+            found.unwrap_or_default().iter().map(|transfer| (transfer.id(), transfer.amount())).collect();
+        for (work, asked) in works.into_iter().zip(asked) {
+            let amount = |id| found.get(id).map(|amount| u64::try_from(*amount).unwrap_or(u64::MAX));
+            match asked.iter().map(amount).collect::<Option<_>>() {
+                Some(taken) => self.done(work, taken),
+                None => {
+                    if can_be_given_back(&work.chain) {
+                        self.inbox.next.push_back(Work::give_back(work.chain.clone(), None));
+                    }
+                    work.answer(Err(LedgerError::Unavailable("what was taken is not known".to_owned())));
+                }
+            }
+        }
+    }
+
     /// It holds. If its caller has left it is given back.
-    fn done(&mut self, work: Work) {
+    fn done(&mut self, work: Work, taken: SmallVec<[u64; 1]>) {
         self.touch(&work.chain);
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
-        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: None };
+        let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
+        let answer = ChainAnswer { outcome, sum: None };
         if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
@@ -129,7 +174,7 @@ impl Worker<'_> {
     fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
         self.touch(&work.chain);
         let Some(reply) = work.reply else { return };
-        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: Some(Arc::clone(&sum)) };
+        let answer = ChainAnswer { outcome: Outcome::bare(Verdict::Done), sum: Some(Arc::clone(&sum)) };
         if reply.send(Ok(answer)).is_ok() {
             return;
         }
@@ -160,16 +205,26 @@ impl Worker<'_> {
 
 /// What a void that is sent again means: it exists however it was linked the first time, and one that failed before had
 /// nothing to give back.
-fn sent_again(chain: &Chain, landed: Landed) -> Landed {
-    let Landed::Refused(refusal) = landed else { return landed };
-    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
+fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
+    let ChainResult::Refused(refusal) = result else { return result };
+    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action.is_void());
     match refusal.code {
-        RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
+        RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => ChainResult::DoneBefore,
         RefusalCode::IdAlreadyFailed if is_void => {
-            Landed::Refused(Refusal { code: RefusalCode::PendingTransferNotFound, ..refusal })
+            ChainResult::Refused(Refusal { code: RefusalCode::PendingTransferNotFound, ..refusal })
         }
-        _ => landed,
+        _ => result,
     }
+}
+
+/// It was done by an earlier sending.
+fn repeat() -> Outcome {
+    Outcome { is_repeat: true, ..Outcome::bare(Verdict::Done) }
+}
+
+/// The ledger alone knows how much this chain takes.
+fn takes_up_to(chain: &Chain) -> bool {
+    chain.transfers.iter().any(|transfer| matches!(transfer.action, Action::TakeUpTo(_)))
 }
 
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.
