@@ -24,7 +24,7 @@ pub async fn queue(app: &TestApp, body: &Value) -> Answer {
     app.post("/v1/reserve", &body.to_string()).await
 }
 
-async fn complete(app: &TestApp, lease: &Value) {
+pub async fn complete(app: &TestApp, lease: &Value) {
     let body = json!({"lease_token": lease["lease_token"]});
     assert_eq!(app.post("/v1/complete", &body.to_string()).await.json()["ok"], true);
 }

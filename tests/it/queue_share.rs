@@ -3,8 +3,12 @@
 
 use sluice::queue::JobId;
 
+use crate::queue::{ask, complete, queue, until_state};
+use crate::queue_rows::LIMITS;
 use crate::queue_simulation::steady;
 use crate::queue_world::{SECOND, World, concurrency, rolling};
+use crate::testapp::TestApp;
+use crate::wait::until;
 
 /// The queue needs 10 at a time, and newcomers who need 1 ask all the time: what the queue is served of all that is.
 fn part_of_the_queue(share: f64) -> f64 {
@@ -154,4 +158,25 @@ fn a_large_job_gets_a_rolling_limit_that_newcomers_use_up() {
         // All that the job left of 600 + 60 is theirs in the end.
         assert!(crowd.admitted >= 500, "a share of {share}: {} were admitted", crowd.admitted);
     }
+}
+
+/// Through the ports: one of two is held, a job waits for both, and the other one is used by those who come, again and again.
+#[tokio::test]
+async fn newcomers_are_admitted_while_a_job_waits_for_everything() {
+    let app = TestApp::with_limits(LIMITS).and_file("retry_policy.yaml", "retry_policy: {}").start().await;
+    let held = queue(&app, &ask("pair", 1)).await.json();
+    let waits = queue(&app, &ask("pair", 2)).await;
+    assert_eq!(waits.status, 202, "{waits:?}");
+    let mut one = ask("pair", 1);
+    one["queue"] = false.into();
+    // Two are their credit; the others are admitted because it is free and not kept for the job all the time.
+    for _ in 0..6 {
+        let said = until("a newcomer to be admitted", async || match queue(&app, &one).await.json() {
+            said if said["allowed"] == true => Ok(said),
+            said => Err(said.to_string()),
+        });
+        complete(&app, &said.await).await;
+    }
+    complete(&app, &held).await;
+    until_state(&app, &waits.json(), "reserved").await;
 }
