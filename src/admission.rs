@@ -150,7 +150,7 @@ impl Admission {
                 return Ok(refuse(findings, failed, reason));
             }
         }
-        let taken = match self.share.take(enforced(plan)) {
+        let taken = match self.share.take(enforced(plan), now_ms, |index| self.free(plan, index)) {
             Ok(taken) => taken,
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(refuse(findings, kept, Reason::OverLimit)),
@@ -331,6 +331,12 @@ impl Admission {
             owing.iter().filter_map(|r| self.ledger.repaid_in_ms(&r.account, &r.spec, r.amount.max(1)));
         let paid = paid.max().map(|ms| RetryHint { ms: ms.saturating_add(up_to(policy.rolling.jitter_ms)) });
         denied(&full).max(paid).unwrap_or(RetryHint { ms: policy.decreasing_ms })
+    }
+
+    /// What is free of the limit of a requirement, where that costs no round trip.
+    fn free(&self, plan: &Plan, index: usize) -> Option<u64> {
+        let requirement = &plan.requirements[index];
+        self.ledger.peek(&requirement.account, &requirement.spec)
     }
 
     /// What is free on accounts that were not part of the reserve, where that costs no round trip.

@@ -53,6 +53,7 @@ mod unsent;
 
 mod queue;
 mod queue_rows;
+mod queue_share;
 mod queue_simulation;
 mod queue_world;
 #[cfg(feature = "tigerbeetle")]
