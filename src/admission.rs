@@ -7,7 +7,9 @@ mod attempt;
 mod chain;
 mod decision;
 mod findings;
+mod hint;
 mod late;
+mod looks;
 mod quota;
 mod shadow;
 
@@ -25,9 +27,9 @@ use crate::clock;
 use crate::ledger::{
     Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
 };
-use crate::limit::{Charge, LeaseId, LimitId, Overage, RequirementSet};
+use crate::limit::{LeaseId, LimitId, RequirementSet};
 use crate::queue::share::{Share, Taken};
-use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
+use crate::registry::{Ask, Enforcement, Plan, PlanError, Wanted};
 use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, RetryHint};
 use crate::snapshot::{Domain, Snapshot};
@@ -273,64 +275,12 @@ impl Admission {
         Decision::denied(plan, name, findings, reason, Some(hint.ms))
     }
 
-    /// The requirements that only look at a limit and must not find it open, and why. Who takes from one hears it from the
-    /// ledger.
-    fn looks(&self, plan: &Plan) -> [(RequirementSet, Reason); 3] {
-        let looks = |is_closed: &dyn Fn(&Requirement) -> bool| {
-            let looks = plan.requirements.iter().enumerate();
-            let looks = looks.filter(|(_, r)| r.amount == 0 && r.enforcement != Enforcement::Shadow);
-            looks.filter(|(_, r)| is_closed(r)).map(|(index, _)| index).collect()
-        };
-        let (ledger, always) = (&self.ledger, |r: &Requirement| r.spec.charge == Charge::Always);
-        [
-            // It holds more than its capacity.
-            (looks(&|r| ledger.is_decreasing(&r.account, &r.spec)), Reason::LimitDecreasing),
-            (looks(&|r| self.owes(r)), Reason::Debt),
-            // What others have used already counts for whoever comes next.
-            (looks(&|r| always(r) && ledger.is_used_up(&r.account, &r.spec)), Reason::OverLimit),
-        ]
-    }
-
-    /// Whether a limit pays what it owes before anybody gets anything.
-    fn owes(&self, requirement: &Requirement) -> bool {
-        let Requirement { account, spec, .. } = requirement;
-        spec.overage == Overage::Repay && self.ledger.owed(account, spec) > 0
-    }
-
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
     fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
         for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
             let is_over = (findings.failed | findings.left_out).contains(index);
             self.metrics.limit_decided(requirement.account.key.as_str(), !is_over);
         }
-    }
-
-    /// The largest hint over the requirements that failed.
-    fn hint(
-        &self,
-        policy: &RetryPolicy,
-        plan: &Plan,
-        findings: &Findings,
-        reason: Reason,
-        now_ms: u64,
-    ) -> RetryHint {
-        let mut failed = findings.failed.iter().map(|index| &plan.requirements[index]);
-        if reason == Reason::LimitDecreasing {
-            let since_ms = failed.next().and_then(|requirement| requirement.account.decreasing_since_ms());
-            return RetryHint::decreasing(policy, now_ms.saturating_sub(since_ms.unwrap_or(now_ms)));
-        }
-        type Part<'p> = SmallVec<[&'p Requirement; 4]>;
-        let (owing, full): (Part<'_>, Part<'_>) = failed.partition(|requirement| self.owes(requirement));
-        let denied = |failed: &[&Requirement]| {
-            let hints = failed.iter().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
-            retry::on_denied(hints, policy, now_ms, up_to).map(|(_, hint)| hint)
-        };
-        // A debt is counted like any denial, but when it is paid is known.
-        denied(&owing);
-        let paid =
-            owing.iter().filter_map(|r| self.ledger.repaid_in_ms(&r.account, &r.spec, r.amount.max(1)));
-        let paid = paid.max().map(|ms| RetryHint { ms: ms.saturating_add(up_to(policy.rolling.jitter_ms)) });
-        denied(&full).max(paid).unwrap_or(RetryHint { ms: policy.decreasing_ms })
     }
 
     /// What is free of the limit of a requirement, where that costs no round trip.

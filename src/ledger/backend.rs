@@ -12,6 +12,7 @@ use crate::limit::LimitSpec;
 
 #[allow(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Backend {
     Memory(Memory),
     TigerBeetle(TigerBeetle),

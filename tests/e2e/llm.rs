@@ -16,6 +16,7 @@ use crate::sluice::Sluice;
 use crate::wait::until;
 
 mod answers;
+mod overage;
 
 use answers::{ANSWERS, Seen, upstream};
 
@@ -46,7 +47,11 @@ struct Setup {
 
 impl Setup {
     async fn start(changes: &[(&str, &str)]) -> Self {
-        let sluice = Sluice::with_limits(LIMITS).await;
+        Self::limited(LIMITS, changes).await
+    }
+
+    async fn limited(limits: &str, changes: &[(&str, &str)]) -> Self {
+        let sluice = Sluice::with_limits(limits).await;
         let seen = Seen::default();
         let setup = Envoy::of(LLM).before(upstream(Arc::clone(&seen)));
         let setup = changes.iter().fold(setup, |setup, (from, to)| setup.changed(from, to));

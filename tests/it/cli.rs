@@ -165,6 +165,17 @@ async fn try_prints_the_answer_and_exits_by_it() {
     x-sluice-limit: d:a=2:two
     x-sluice-reason: never_fits
     ");
+    for unmatched in [&["d", "nothing=1"][..], &["elsewhere", "a=1"]] {
+        let ran = ask(unmatched);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        insta::assert_snapshot!(ran.stdout, @r"
+        overall_code: OK
+        statuses[0]: OK
+        no limit matches
+        ");
+    }
+    let completion = ask(&["d", "lease_id=gone"]);
+    assert_eq!((completion.code, completion.stdout.contains("no limit")), (0, false), "it asks for none");
     assert_eq!(ask(&["d", "b=x=y"]).code, 0, "a value may have `=` in it");
     assert_eq!(ask(&["d", "b="]).code, 0, "or nothing");
 

@@ -69,6 +69,28 @@ async fn a_limit_that_owes_says_so_and_when_it_will_have_paid() {
 }
 
 #[tokio::test]
+async fn a_limit_of_the_api_has_both_and_keeps_them() {
+    let app = TestApp::with_limits(LIMITS).start().await;
+    let put = |charge: &str| {
+        format!(
+            r#"{{"key": "made", "kind": "rolling", "capacity": 5, "window_seconds": 60, "overage": "repay"{charge}}}"#
+        )
+    };
+    let made = app.send("PUT", "/v1/limits", &put(r#", "charge": "always""#)).await;
+    assert_eq!((made.status, &made.json()["charge"]), (200, &"always".into()), "{made:?}");
+    let dir = app.stop().await;
+    let app = crate::testapp::Builder::in_dir(dir).start().await;
+    let kept = app.get("/v1/limits/made").await.json();
+    assert_eq!((&kept["overage"], &kept["charge"]), (&"repay".into(), &"always".into()));
+    app.send("PUT", "/v1/limits", &put("")).await;
+    assert_eq!(
+        app.get("/v1/limits/made").await.json().get("charge"),
+        None,
+        "the default goes without saying"
+    );
+}
+
+#[tokio::test]
 async fn forgiving_needs_the_token() {
     let app = TestApp::with_limits(LIMITS)
         .and_settings(|settings| settings.admin.token = Some(Secret::new("t")))

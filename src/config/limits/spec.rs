@@ -42,14 +42,14 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
         fields.warn("exact", "has no effect: a concurrency limit always is");
     }
     if kind.is_concurrency() && charge != Charge::Admitted {
-        fields.mistake("charge", || "is for rolling limits: who is refused holds nothing");
+        fields.warn("charge", "has no effect: who is refused holds nothing of a concurrency limit");
     }
     Some(LimitSpec {
         kind,
         capacity: capacity?,
         overage,
         is_exact,
-        charge,
+        charge: if kind.is_concurrency() { Charge::Admitted } else { charge },
         unit: unit.unwrap_or_default().to_owned(),
         description: description.unwrap_or_default().to_owned(),
         origin: origin(fields),

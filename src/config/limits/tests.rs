@@ -217,6 +217,10 @@ fn what_is_probably_not_meant_is_a_warning() {
             "a:4: descriptors[0].limits[0].overage: has no effect: what a concurrency limit holds is given back whole",
         ),
         (
+            "limits: [{name: a, kind: concurrency, capacity: 1, timeout_seconds: 1, charge: always}]",
+            "a:4: descriptors[0].limits[0].charge: has no effect: who is refused holds nothing of a concurrency limit",
+        ),
+        (
             "limits: [{name: a, kind: concurrency, capacity: 1, timeout_seconds: 1, exact: true}]",
             "a:4: descriptors[0].limits[0].exact: has no effect: a concurrency limit always is",
         ),
@@ -241,6 +245,29 @@ fn what_is_probably_not_meant_is_a_warning() {
 fn no_files_are_no_limits() {
     assert_eq!(load(&[]).registry.domain_names().count(), 0);
     assert_eq!(load(&["domain: d"]).registry.domain_names().collect::<Vec<_>>(), ["d"]);
+}
+
+#[test]
+fn a_limit_says_whom_it_charges_and_what_it_does_about_debts() {
+    let limit = "kind: rolling, capacity: 9, window_seconds: 1";
+    let text = format!(
+        "domain: d\nlimits: [{{key: n, {limit}, charge: always, overage: repay}}, {{key: m, {limit}, charge: admitted}}]\n\
+         descriptors:\n\
+         - {{key: k, rate_limit: {{unit: day, requests_per_unit: 9, charge: always}}}}\n\
+         - {{key: l, rate_limit: {{unit: day, requests_per_unit: 9}}}}\n\
+         - {{key: o, limits: [{{name: x, {limit}, charge: always, overage: deny}}]}}"
+    );
+    let loaded = load(&[&text]);
+    for (key, charge, overage) in [
+        ("n", "always", "repay"),
+        ("m", "admitted", "deny"),
+        ("d:k=v:day", "always", "deny"),
+        ("d:l=v:day", "admitted", "deny"),
+        ("d:o=v:x", "always", "deny"),
+    ] {
+        let spec = spec(&loaded, key);
+        assert_eq!((spec.charge.name(), spec.overage.name()), (charge, overage), "{key}");
+    }
 }
 
 #[test]

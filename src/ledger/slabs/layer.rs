@@ -302,7 +302,9 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
     }
 
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
-        self.shared.ledger.is_used_up(account, spec)
+        // What is held here to be handed out is left.
+        let holds_some = self.slab(account).is_some_and(|slab| slab.held > 0);
+        !holds_some && self.shared.ledger.is_used_up(account, spec)
     }
 
     fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {

@@ -109,6 +109,13 @@ pub const ANSWERS: &[Answer] = &[
         half: Some(10),
     },
     Answer {
+        name: "twenty-thousand",
+        content_type: JSON,
+        body: r#"{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":19,"completion_tokens":19981,"total_tokens":20000}}"#,
+        tokens: Some(20_000),
+        half: None,
+    },
+    Answer {
         name: "silent",
         content_type: JSON,
         body: r#"{"object":"list","data":[]}"#,

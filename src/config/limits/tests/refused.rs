@@ -153,7 +153,6 @@ fn limits_of_a_descriptor() {
         {name: a, ONE, cost: hit} => %[0].cost: must be a whole number from 1 to 9223372036854775807, not `hit`; or `hits`
         {name: a, ONE, overage: dept} => %[0].overage: must be one of deny, debt, repay, not `dept`; did you mean `debt`?
         {name: a, ONE, charge: allways} => %[0].charge: must be one of admitted, always, not `allways`; did you mean `always`?
-        {name: a, HOLD, charge: always} => %[0].charge: is for rolling limits: who is refused holds nothing
         {name: a, HOLD, reconcile: true} => %[0].reconcile: is for rolling limits: a concurrency limit is released as a whole
         {name: a, ONE}, {name: a, HOLD} => %[1]: is called `a`, as is the limit at a:4; names must differ within a descriptor
         {name: a, ONE, replaces: []} => %[0].replaces: is a key of a `rate_limit`, not of a limit of a descriptor
