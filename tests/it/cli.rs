@@ -114,7 +114,7 @@ async fn a_directory_that_is_named_has_to_be_there_and_the_default_has_not() {
     let command = serve(dir.path(), &FREE);
     let served = Sluice::start(dir, command).await;
     let ran = run(&mut sluice(served.dir.path(), &["try", "--grpc", &served.grpc, "any", "a=b"]));
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, "overall_code: OK\nstatuses[0]: OK\n"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "overall_code: OK\nstatuses[0]: OK\nno limit matches\n"));
 }
 
 /// An answer with its hints, which are partly random, left out.
