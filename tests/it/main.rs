@@ -62,6 +62,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+#[cfg(feature = "tigerbeetle")]
+mod slab_fleet;
 mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
