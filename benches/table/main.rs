@@ -20,6 +20,7 @@ mod load;
 mod plot;
 mod process;
 mod report;
+mod slabs;
 
 use std::sync::Arc;
 
@@ -102,6 +103,7 @@ impl Table {
         drop(bare);
         self.client_rows(&tigerbeetle, &durable);
         drop((tigerbeetle, durable));
+        self.slab_rows();
         self.sum_rows();
         let (before, after) = keys::before_and_after(&self.runtime);
         println!(
