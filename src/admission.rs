@@ -215,7 +215,7 @@ impl Admission {
             if members.is_empty() {
                 return Ok(Reserved::Held(lease));
             }
-            let Outcome { verdict, available } = self.ledger.apply(&chain).await?;
+            let Outcome { verdict, available, .. } = self.ledger.apply(&chain).await?;
             for (&member, available) in members.iter().zip(available) {
                 findings.available[member] = Some(available);
             }

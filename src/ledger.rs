@@ -5,8 +5,9 @@
 //!
 //! * `Reserve` takes an amount until it expires by itself, `lifetime_seconds` later: never early, a little late.
 //!   It fails with `ExceedsCredits` when it doesn't fit.
-//! * `Void` gives a reservation back before that.
+//! * `TakeUpTo` takes as much as there is, up to an amount; with nothing left it takes nothing, and is done all the same.
 //! * `Rereserve` takes what a completion found to be the real amount.
+//! * `Void`, `VoidTaken` and `VoidRereserved` give what one of those holds back before that.
 //! * `Debt` records what no longer fitted. It can't fail for lack of room.
 //!
 //! A transfer is named by its lease, its account and what it does, so a chain does one thing once to an account. Doing the
@@ -140,12 +141,25 @@ pub struct Transfer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Reserve(Hold),
+    /// As much as there is, up to the amount.
+    TakeUpTo(Hold),
+    Rereserve(Hold),
     /// Voids the `Reserve` of the same lease and account.
     Void,
-    Rereserve(Hold),
+    /// The same for its `TakeUpTo`.
+    VoidTaken,
+    /// The same for its `Rereserve`.
+    VoidRereserved,
     Debt {
         amount: u64,
     },
+}
+
+impl Action {
+    /// Gives something back, and takes nothing.
+    pub fn is_void(self) -> bool {
+        matches!(self, Action::Void | Action::VoidTaken | Action::VoidRereserved)
+    }
 }
 
 /// An amount that is taken for a time from an account that has a capacity.
@@ -162,12 +176,14 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What is free on the account of each transfer afterwards; empty if the ledger doesn't say without being asked.
     pub available: SmallVec<[u64; 4]>,
+    /// What each `TakeUpTo` of the chain took, in order, if the chain was done.
+    pub taken: SmallVec<[u64; 1]>,
 }
 
 impl Outcome {
     /// A verdict of a ledger that doesn't say what is free.
     pub fn bare(verdict: Verdict) -> Self {
-        Self { verdict, available: SmallVec::new() }
+        Self { verdict, available: SmallVec::new(), taken: SmallVec::new() }
     }
 }
 

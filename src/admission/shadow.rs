@@ -32,7 +32,7 @@ impl Admission {
         });
         for (index, requirement, counted) in join_all(counting).await {
             // A ledger that fails now costs a count of a limit that denies nobody.
-            let verdict = counted.map_or(Verdict::NotAsked, |Outcome { verdict, available }| {
+            let verdict = counted.map_or(Verdict::NotAsked, |Outcome { verdict, available, .. }| {
                 findings.available[index] = available.first().copied();
                 verdict
             });

@@ -67,7 +67,9 @@ impl Decrease {
     pub(super) fn note(chain: &Chain, verdict: Verdict, now_ms: u64) {
         match verdict {
             Verdict::Done => {
-                let is_reserve = |transfer: &&Transfer| matches!(transfer.action, Action::Reserve(_));
+                let is_reserve = |transfer: &&Transfer| {
+                    matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_))
+                };
                 let reserves = chain.transfers.iter().filter(is_reserve);
                 reserves.for_each(|transfer| transfer.account.decrease.end());
             }

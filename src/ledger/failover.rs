@@ -78,7 +78,9 @@ impl<L: Ledger> Failover<L> {
             part.keep = Keep::ForCompletion;
         }
         for transfer in &mut part.transfers {
-            if let Action::Reserve(hold) | Action::Rereserve(hold) = &mut transfer.action {
+            if let Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) =
+                &mut transfer.action
+            {
                 hold.capacity = shared(hold.capacity, self.local_share);
             }
         }

@@ -120,7 +120,9 @@ fn chain_names<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let items = if words[0] == "hit" { &words[1..] } else { &words[2..] };
     items
         .iter()
-        .flat_map(|item| if words[0] == "settle" { vec![&item[..1]; 2] } else { vec![&item[..1]] })
+        .flat_map(
+            |item| if matches!(words[0], "settle" | "keep") { vec![&item[..1]; 2] } else { vec![&item[..1]] },
+        )
         .collect()
 }
 
@@ -138,6 +140,10 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
         };
         let actions = match words[0] {
             "hit" | "reserve" => vec![Action::Reserve(hold)],
+            "take" => vec![Action::TakeUpTo(hold)],
+            "untake" => vec![Action::VoidTaken],
+            "keep" => vec![Action::VoidTaken, Action::Rereserve(hold)],
+            "unsettle" => vec![Action::VoidRereserved],
             "void" => vec![Action::Void],
             "settle" => vec![Action::Void, Action::Rereserve(hold)],
             "more" => vec![Action::Rereserve(hold)],
@@ -158,6 +164,10 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
 
 fn say(outcome: &Outcome, names: &[&str], all: bool) -> String {
     let refusal = match outcome.verdict {
+        Verdict::Done if !outcome.taken.is_empty() => {
+            let taken: Vec<String> = outcome.taken.iter().map(u64::to_string).collect();
+            return format!("took {}", taken.join("+"));
+        }
         Verdict::Done => return "ok".to_owned(),
         Verdict::NotAsked => return "not asked".to_owned(),
         Verdict::Refused(refusal) => refusal,

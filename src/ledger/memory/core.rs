@@ -31,6 +31,9 @@ struct Tried {
 
 type Trial = SmallVec<[Tried; 4]>;
 
+/// What each `TakeUpTo` took.
+type Taken = SmallVec<[u64; 1]>;
+
 /// How a trial ended short of "it can be done".
 enum Stop {
     /// This very chain was done before.
@@ -41,24 +44,25 @@ enum Stop {
 impl Core {
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
         self.store.expire(now_ms, EXPIRED_PER_CALL);
-        let mut trial = Trial::new();
-        let mut tried = self.attempt(chain, &mut trial);
+        let (mut trial, mut taken) = (Trial::new(), SmallVec::new());
+        let mut tried = self.attempt(chain, &mut trial, &mut taken);
         // What is due but not freed yet must not deny anybody.
         if matches!(tried, Err(Stop::Refused(_))) && self.store.is_due(now_ms) {
             self.store.expire(now_ms, usize::MAX);
-            trial.clear();
-            tried = self.attempt(chain, &mut trial);
+            (trial, taken) = (Trial::new(), SmallVec::new());
+            tried = self.attempt(chain, &mut trial, &mut taken);
         }
         let verdict = match tried {
             Ok(()) if self.store.records() + chain.transfers.len() > RESERVATIONS_MAX => {
                 return Err(LedgerError::Full(RESERVATIONS_MAX));
             }
             Ok(()) => {
-                self.commit(chain, &mut trial, now_ms);
+                self.commit(chain, &mut trial, &taken, now_ms);
                 Verdict::Done
             }
             Err(Stop::DoneBefore) => {
                 self.share(chain);
+                taken = self.taken_before(chain);
                 Verdict::Done
             }
             Err(Stop::Refused(refusal)) => {
@@ -67,7 +71,10 @@ impl Core {
             }
         };
         let available = self.available(chain, &mut trial, verdict);
-        Ok(Outcome { verdict, available })
+        if verdict != Verdict::Done {
+            taken.clear();
+        }
+        Ok(Outcome { verdict, available, taken })
     }
 
     /// What an account holds, brought to `capacity` if that can be done now.
@@ -117,9 +124,15 @@ impl Core {
 
     /// The records of what a chain reserved under its name.
     fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
-        let reserves = chain.transfers.iter().filter(|it| matches!(it.action, Action::Reserve(_)));
-        let slots = reserves.map(|transfer| self.store.account(transfer.account.id));
-        slots.filter_map(|slot| self.place(chain, slot, Purpose::Reserve)).collect()
+        let place = |transfer: &Transfer| {
+            let purpose = match transfer.action {
+                Action::Reserve(_) => Purpose::Reserve,
+                Action::TakeUpTo(_) => Purpose::Take,
+                _ => return None,
+            };
+            self.place(chain, self.store.account(transfer.account.id), purpose)
+        };
+        chain.transfers.iter().filter_map(place).collect()
     }
 
     /// Whether anything of a lease was reserved here, and is remembered.
@@ -138,49 +151,68 @@ impl Core {
     }
 
     /// Tries the transfers in order on copies of the accounts. Changes nothing.
-    fn attempt(&self, chain: &Chain, trial: &mut Trial) -> Result<(), Stop> {
+    fn attempt(&self, chain: &Chain, trial: &mut Trial, taken: &mut Taken) -> Result<(), Stop> {
         for (index, transfer) in chain.transfers.iter().enumerate() {
             let place = self.enter(trial, transfer);
-            if let Err(code) = self.step(chain, index, transfer, &mut trial[place]) {
-                let Some(code) = code else { return Err(Stop::DoneBefore) };
-                return Err(Stop::Refused(self.refusal(chain, trial, index, code)));
+            match self.step(chain, index, transfer, &mut trial[place]) {
+                Ok(units) => taken.extend(units),
+                Err(None) => return Err(Stop::DoneBefore),
+                Err(Some(code)) => return Err(Stop::Refused(self.refusal(chain, trial, index, code))),
             }
         }
         Ok(())
     }
 
-    /// One transfer. `Err(None)`: the chain was done before.
+    /// One transfer: what it took if that was not certain. `Err(None)`: the chain was done before.
     fn step(
         &self,
         chain: &Chain,
         index: usize,
         transfer: &Transfer,
         tried: &mut Tried,
-    ) -> Result<(), Option<RefusalCode>> {
+    ) -> Result<Option<u64>, Option<RefusalCode>> {
         match transfer.action {
             Action::Reserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Reserve, hold.amount)?;
-                take(tried, hold).map_err(Some)
+                take(tried, hold).map_err(Some)?;
+            }
+            Action::TakeUpTo(hold) => {
+                let known = self.find(chain, tried.slot, Purpose::Take).map(|record| record.amount);
+                self.known(chain, index, tried.slot, Purpose::Take, known.unwrap_or_default())?;
+                return take_up_to(tried, hold).map(Some).map_err(Some);
             }
             Action::Rereserve(hold) => {
                 self.known(chain, index, tried.slot, Purpose::Rereserve, hold.amount)?;
                 // From what the account has, also while that is being lowered.
-                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)
+                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)?;
             }
-            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount),
-            Action::Void => match self.find(chain, tried.slot, Purpose::Reserve) {
-                None => Err(Some(RefusalCode::PendingTransferNotFound)),
-                Some(record) => match record.fate {
-                    Fate::Counted => {
-                        tried.pending -= record.amount;
-                        Ok(())
-                    }
-                    // Only this lease's void could have done it: it is being sent again.
-                    Fate::Voided if index == 0 => Err(None),
-                    Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
-                    Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
-                    Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
-                },
+            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount)?,
+            Action::Void => self.void_step(chain, index, tried, Purpose::Reserve)?,
+            Action::VoidTaken => self.void_step(chain, index, tried, Purpose::Take)?,
+            Action::VoidRereserved => self.void_step(chain, index, tried, Purpose::Rereserve)?,
+        }
+        Ok(None)
+    }
+
+    fn void_step(
+        &self,
+        chain: &Chain,
+        index: usize,
+        tried: &mut Tried,
+        purpose: Purpose,
+    ) -> Result<(), Option<RefusalCode>> {
+        match self.find(chain, tried.slot, purpose) {
+            None => Err(Some(RefusalCode::PendingTransferNotFound)),
+            Some(record) => match record.fate {
+                Fate::Counted => {
+                    tried.pending -= record.amount;
+                    Ok(())
+                }
+                // Only this lease's void could have done it: it is being sent again.
+                Fate::Voided if index == 0 => Err(None),
+                Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
+                Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
+                Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
             },
         }
     }
@@ -213,6 +245,13 @@ impl Core {
         self.store.find(chain.lease.bits(), slot, purpose)
     }
 
+    /// What a chain that is sent again took the first time.
+    fn taken_before(&self, chain: &Chain) -> Taken {
+        let takes = chain.transfers.iter().filter(|it| matches!(it.action, Action::TakeUpTo(_)));
+        let slots = takes.map(|transfer| self.store.account(transfer.account.id));
+        slots.map(|slot| self.find(chain, slot, Purpose::Take).map_or(0, |record| record.amount)).collect()
+    }
+
     /// The place of the transfer's account in the trial.
     fn enter(&self, trial: &mut Trial, transfer: &Transfer) -> usize {
         let id = transfer.account.id;
@@ -222,8 +261,10 @@ impl Core {
         let slot = self.store.account(id);
         let (capacity, pending) = match slot {
             NONE => match transfer.action {
-                Action::Reserve(hold) | Action::Rereserve(hold) => (hold.capacity, 0),
-                Action::Void | Action::Debt { .. } => (0, 0),
+                Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) => {
+                    (hold.capacity, 0)
+                }
+                Action::Void | Action::VoidTaken | Action::VoidRereserved | Action::Debt { .. } => (0, 0),
             },
             slot => (self.store.slot(slot).capacity, self.store.slot(slot).pending),
         };
@@ -258,7 +299,8 @@ impl Core {
     }
 
     /// From here on it succeeds.
-    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, taken: &Taken, now_ms: u64) {
+        let mut taken = taken.iter();
         let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
         for transfer in &chain.transfers {
             let id = transfer.account.id;
@@ -272,8 +314,17 @@ impl Core {
             match transfer.action {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
-                Action::Void => {
-                    self.void(lease, slot, now_ms);
+                Action::TakeUpTo(hold) => {
+                    let amount = *taken.next().expect("what was tried must have taken something");
+                    self.hold(chain, lease, slot, Purpose::Take, Hold { amount, ..hold }, now_ms);
+                }
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => {
+                    let purpose = match transfer.action {
+                        Action::VoidTaken => Purpose::Take,
+                        Action::VoidRereserved => Purpose::Rereserve,
+                        _ => Purpose::Reserve,
+                    };
+                    self.void(lease, slot, purpose, now_ms);
                     // An account goes with its last record.
                     tried.slot = self.store.account(id);
                 }
@@ -308,8 +359,8 @@ impl Core {
         }
     }
 
-    fn void(&mut self, lease: u128, slot: u32, now_ms: u64) {
-        let at = self.store.find(lease, slot, Purpose::Reserve).expect("what was tried must be there");
+    fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
+        let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
         if self.store.record(at).for_retries {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
@@ -327,7 +378,7 @@ impl Core {
         let (purpose, hold) = match transfer.action {
             Action::Reserve(hold) => (Purpose::Reserve, hold),
             Action::Rereserve(hold) => (Purpose::Rereserve, hold),
-            Action::Void | Action::Debt { .. } => return,
+            _ => return,
         };
         let slot = self.store.account_or_new(transfer.account.id, hold.capacity);
         let record = Record::name_only(chain.lease.bits(), slot, purpose, Fate::Refused, hold.amount);
@@ -343,6 +394,13 @@ fn is_anonymous(chain: &Chain) -> bool {
 /// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.
 fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
     if wanted > capacity || pending <= wanted { wanted } else { capacity }
+}
+
+/// As much as there is.
+fn take_up_to(tried: &mut Tried, hold: Hold) -> Result<u64, RefusalCode> {
+    let capacity = settled(tried.capacity, tried.pending, hold.capacity);
+    let amount = hold.amount.min(capacity.saturating_sub(tried.pending));
+    take(tried, Hold { amount, ..hold }).map(|()| amount)
 }
 
 fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {

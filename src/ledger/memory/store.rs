@@ -23,6 +23,7 @@ const TICKS_PER_WINDOW: u64 = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Reserve,
+    Take,
     Rereserve,
     Debt,
 }

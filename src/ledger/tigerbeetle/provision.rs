@@ -62,8 +62,8 @@ impl Request {
 fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
     let account = Arc::clone(&transfer.account);
     match transfer.action {
-        Action::Void => None,
-        Action::Reserve(hold) | Action::Rereserve(hold) => {
+        Action::Void | Action::VoidTaken | Action::VoidRereserved => None,
+        Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) => {
             Some(Wanted { account, capacity: Some(hold.capacity), has_debt_account: false })
         }
         Action::Debt { .. } => Some(Wanted { account, capacity: None, has_debt_account: true }),
@@ -147,11 +147,11 @@ impl Provisioner<'_> {
     /// Back into the queue, or refused because a limit of it is decreasing.
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
-            Action::Reserve(hold) => {
+            Action::Reserve(hold) | Action::TakeUpTo(hold) => {
                 transfer.account.decrease.since_ms().is_some()
                     && transfer.account.known.funded().is_none_or(|f| f > hold.capacity)
             }
-            Action::Rereserve(_) | Action::Void | Action::Debt { .. } => false,
+            _ => false,
         });
         if let Some(index) = lowering {
             let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);

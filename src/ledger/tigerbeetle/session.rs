@@ -249,6 +249,10 @@ impl Session {
         self.call(|client| async move { Ok(client.get().lookup_accounts(ids).await?) }).await
     }
 
+    pub async fn lookup_transfers(&self, ids: Vec<u128>) -> Result<Vec<tb::Transfer>, SessionError> {
+        self.call(|client| async move { Ok(client.get().lookup_transfers(ids).await?) }).await
+    }
+
     /// Transfers out of an account since a time, the oldest first.
     pub async fn debits_since(
         &self,

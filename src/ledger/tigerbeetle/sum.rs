@@ -89,7 +89,7 @@ impl Sum {
 fn holds(chain: &Chain) -> impl Iterator<Item = Hold> {
     chain.transfers.iter().filter_map(|transfer| match transfer.action {
         Action::Reserve(hold) => Some(hold),
-        Action::Rereserve(_) | Action::Void | Action::Debt { .. } => None,
+        _ => None,
     })
 }
 

@@ -30,6 +30,11 @@ impl TransferIds {
     }
 }
 
+/// What reserves, in labels.
+const RESERVE: &str = "xfer:reserve:";
+const RERESERVE: &str = "xfer:rereserve:";
+const TAKE: &str = "xfer:take:";
+
 /// The ids of one lease's transfers.
 struct Names<'a> {
     ids: TransferIds,
@@ -104,17 +109,14 @@ fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     for step in &chain.transfers {
         let account = &step.account;
         out.push(match step.action {
-            Action::Reserve(hold) => {
-                transfer(names.id("xfer:reserve:", account), account.id.bits(), operator, hold.amount)
-                    .with_timeout(hold.lifetime_seconds.get())
-                    .with_flags(Flags::PENDING | Flags::LINKED)
+            Action::Reserve(hold) => pending(names.id(RESERVE, account), account, hold, Flags::LINKED),
+            Action::Rereserve(hold) => pending(names.id(RERESERVE, account), account, hold, Flags::LINKED),
+            Action::TakeUpTo(hold) => {
+                pending(names.id(TAKE, account), account, hold, Flags::LINKED | Flags::BALANCING_DEBIT)
             }
-            Action::Rereserve(hold) => {
-                transfer(names.id("xfer:rereserve:", account), account.id.bits(), operator, hold.amount)
-                    .with_timeout(hold.lifetime_seconds.get())
-                    .with_flags(Flags::PENDING | Flags::LINKED)
-            }
-            Action::Void => void(&names, account),
+            Action::Void => void(&names, account, "xfer:void:", RESERVE),
+            Action::VoidTaken => void(&names, account, "xfer:void-take:", TAKE),
+            Action::VoidRereserved => void(&names, account, "xfer:void-rereserve:", RERESERVE),
             Action::Debt { amount } => {
                 transfer(names.id("xfer:debt:", account), account.debt_id(), operator, amount)
                     .with_flags(Flags::LINKED)
@@ -137,7 +139,7 @@ pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
     let is_there = |step: &&Transfer| !matches!(step.action, Action::Reserve(Hold { amount: 0, .. }));
-    out.extend(chain.transfers.iter().filter(is_there).map(|step| void(&names, &step.account)));
+    out.extend(chain.transfers.iter().filter(is_there).map(|step| void_of(&names, step)));
     end_chain(out);
 }
 
@@ -146,13 +148,34 @@ pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain
 pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let alone = |transfer: tb::Transfer| transfer.with_flags(Flags::VOID_PENDING_TRANSFER);
-    out.extend(chain.transfers.iter().map(|step| alone(void(&names, &step.account))));
+    out.extend(chain.transfers.iter().map(|step| alone(void_of(&names, step))));
 }
 
-fn void(names: &Names<'_>, account: &Account) -> tb::Transfer {
-    tb::Transfer::new(names.id("xfer:void:", account))
-        .with_pending_id(names.id("xfer:reserve:", account))
+/// Voids what a transfer has reserved.
+fn void_of(names: &Names<'_>, step: &Transfer) -> tb::Transfer {
+    match step.action {
+        Action::TakeUpTo(_) => void(names, &step.account, "xfer:void-take:", TAKE),
+        _ => void(names, &step.account, "xfer:void:", RESERVE),
+    }
+}
+
+fn void(names: &Names<'_>, account: &Account, label: &str, of: &str) -> tb::Transfer {
+    tb::Transfer::new(names.id(label, account))
+        .with_pending_id(names.id(of, account))
         .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED)
+}
+
+fn pending(id: u128, account: &Account, hold: Hold, flags: Flags) -> tb::Transfer {
+    transfer(id, account.id.bits(), operator_id(), hold.amount)
+        .with_timeout(hold.lifetime_seconds.get())
+        .with_flags(Flags::PENDING | flags)
+}
+
+/// The ids of those transfers of a chain whose amount only the ledger knows.
+pub fn takes(ids: TransferIds, chain: &Chain) -> Vec<u128> {
+    let names = Names::new(ids, &chain.lease);
+    let takes = chain.transfers.iter().filter(|step| matches!(step.action, Action::TakeUpTo(_)));
+    takes.map(|step| names.id(TAKE, &step.account)).collect()
 }
 
 /// Claims a reserve that was found to exist.

@@ -74,7 +74,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Only reserves are undone; what a completion did stays.
+/// Only what reserves is undone; what a completion did stays.
 pub fn can_be_given_back(chain: &Chain) -> bool {
-    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_)))
+    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_)))
 }

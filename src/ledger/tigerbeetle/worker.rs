@@ -49,6 +49,8 @@ struct Worker<'i> {
     session: Option<u64>,
     /// A request whose session was lost before it was answered.
     unanswered: Option<Sent>,
+    /// Chains that were done and took as much as there was; how much that is has to be looked up.
+    took: Vec<Work>,
 }
 
 /// A request to TigerBeetle.
@@ -109,8 +111,15 @@ pub async fn run(
     closing: CancellationToken,
 ) {
     let mut inbox = inbox.lock().await;
-    let mut worker =
-        Worker { shared, provisioner, inbox: &mut inbox, events_max: 0, session: None, unanswered: None };
+    let mut worker = Worker {
+        shared,
+        provisioner,
+        inbox: &mut inbox,
+        events_max: 0,
+        session: None,
+        unanswered: None,
+        took: Vec::new(),
+    };
     loop {
         if !worker.is_connected() {
             let Some(()) = closing.run_until_cancelled(worker.connect()).await else { return };
@@ -187,6 +196,7 @@ impl Worker<'_> {
             Ok(failures) => {
                 let settled = sent.batch.settle(failures, sent.is_resent, clock::monotonic_ms());
                 self.settle_all(settled);
+                self.look_up_takes().await;
             }
             Err(SessionError::Refused(reason)) => self.fail(sent.batch, &reason),
             Err(error) => {
@@ -233,13 +243,13 @@ impl Worker<'_> {
             let account = &transfer.account;
             let known = &account.known;
             let is_ready = match transfer.action {
-                Action::Void => true,
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => true,
                 Action::Debt { .. } => known.has_debt_account(),
                 // It takes from what the account has, also while that is being lowered.
                 Action::Rereserve(hold) => {
                     known.funded().is_some_and(|funded| funded >= hold.capacity || known.is_disputed(now_ms))
                 }
-                Action::Reserve(hold) => match known.funded() {
+                Action::Reserve(hold) | Action::TakeUpTo(hold) => match known.funded() {
                     None => false,
                     Some(funded) if funded > hold.capacity => {
                         if account.decrease.since_ms().is_some() {

@@ -154,9 +154,13 @@ impl Ledger {
         let limit = transfer.limit;
         match transfer.action {
             Action::Reserve { label, amount, capacity, seconds, up_to } => {
-                self.settle_capacity(limit, capacity);
-                // What a completed slab keeps is taken from what the account has, also while that is being lowered.
-                if self.capacity[limit] > capacity && label == Label::Reserve {
+                // What a slab keeps is taken from what the account has, also while that is being lowered.
+                let is_kept = label == Label::Kept;
+                self.settle_capacity(
+                    limit,
+                    if is_kept { capacity.max(self.capacity[limit]) } else { capacity },
+                );
+                if self.capacity[limit] > capacity && !is_kept {
                     return Err(Code::LimitDecreasing);
                 }
                 let free = self.capacity[limit] - self.pending[limit];

@@ -101,7 +101,7 @@ impl Plan {
         }
         let is_calm = rng.u8(0..3) == 0;
         if !is_calm {
-            for _ in 0..rng.usize(1..=8) {
+            for _ in 0..rng.usize(1..=10) {
                 draw_fault(&mut rng, instances, &limits, end_us, &mut events);
             }
         }
@@ -163,9 +163,9 @@ fn draw_fault(
 ) {
     let at_us = rng.u64(0..end_us);
     let instance = rng.usize(0..instances);
-    let long_us = [20_000, 300_000, 1_200_000, 5_000_000][rng.usize(0..4)];
-    let us = rng.u64(1..=long_us);
-    let event = match rng.u8(0..11) {
+    let long_us = [20_000, 300_000, 1_200_000, 6_000_000][rng.usize(0..4)];
+    let us = rng.u64(long_us / 4..=long_us);
+    let event = match rng.u8(0..14) {
         0 => {
             events.push((at_us + us, Event::Start { instance }));
             Event::Crash { instance }
@@ -174,7 +174,7 @@ fn draw_fault(
             events.push((at_us + 2 * SECOND, Event::Start { instance }));
             Event::Drain { instance }
         }
-        2 => Event::Pause { instance, us },
+        2 | 11..=13 => Event::Pause { instance, us },
         3 | 4 => Event::PauseInside { instance, reading: rng.u32(0..6), us },
         5 => Event::WallStep { instance, ms: rng.i64(-10_000_000..10_000_000) },
         6 => {
@@ -190,7 +190,7 @@ fn draw_fault(
         7 => Event::LedgerPause { us },
         8 => Event::Lossy { us, per_mille: [50, 300, 1_000][rng.usize(0..3)] },
         9 => Event::Slow { us, extra_us: [20_000, 100_000, 600_000][rng.usize(0..3)] },
-        _ => Event::Sweep { instance },
+        10.. => Event::Sweep { instance },
     };
     events.push((at_us, event));
 }

@@ -191,7 +191,8 @@ impl<'p> World<'p> {
         }
         let is_signal = matches!(&happening, Happening::Plan(Event::Crash { .. } | Event::Start { .. }));
         if instance.paused_until_us > self.now_us && !is_signal {
-            let until_us = instance.paused_until_us;
+            // Whatever has gathered runs in any order then.
+            let until_us = instance.paused_until_us + self.rng.u64(0..2_000);
             self.at(until_us, happening);
             return Ok(());
         }

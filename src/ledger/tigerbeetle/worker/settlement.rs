@@ -15,11 +15,15 @@
 
 use std::sync::Arc;
 
+use ahash::AHashMap;
+use smallvec::SmallVec;
+
 use super::Worker;
 use crate::clock;
 use crate::ledger::tigerbeetle::batch::{Batch, Fate};
+use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
-use crate::ledger::tigerbeetle::wire::Landed;
+use crate::ledger::tigerbeetle::wire::{self, Landed};
 use crate::ledger::tigerbeetle::work::{Answer, Step, Work, can_be_given_back};
 use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::telemetry::LeaseEvent;
@@ -69,7 +73,10 @@ impl Worker<'_> {
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
             (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (Step::Apply, Landed::Done) => self.done(work),
+            (Step::Apply, Landed::Done | Landed::DoneBefore) if takes_up_to(&work.chain) => {
+                self.took.push(work)
+            }
+            (Step::Apply, Landed::Done) => self.done(work, SmallVec::new()),
             (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
                 if !work.has_left() {
                     self.inbox.next.push_back(Work { step: Step::Claim, ..work });
@@ -114,12 +121,40 @@ impl Worker<'_> {
         }
     }
 
+    /// Finds out how much was taken by those who take what there is. If that can't be found out it is given back.
+    pub async fn look_up_takes(&mut self) {
+        if self.took.is_empty() {
+            return;
+        }
+        let works = std::mem::take(&mut self.took);
+        let ids = self.shared.options.transfer_ids;
+        let asked: Vec<Vec<u128>> = works.iter().map(|work| wire::takes(ids, &work.chain)).collect();
+        let call = self.shared.writer.session.lookup_transfers(asked.concat());
+        let found = self.shared.ask(Side::Writer, call).await;
+        let found = found.inspect_err(|error| tracing::warn!(%error, "what was taken can't be looked up"));
+        let found: AHashMap<u128, u128> =
+            found.unwrap_or_default().iter().map(|transfer| (transfer.id(), transfer.amount())).collect();
+        for (work, asked) in works.into_iter().zip(asked) {
+            let amount = |id| found.get(id).map(|amount| u64::try_from(*amount).unwrap_or(u64::MAX));
+            match asked.iter().map(amount).collect::<Option<_>>() {
+                Some(taken) => self.done(work, taken),
+                None => {
+                    if can_be_given_back(&work.chain) {
+                        self.inbox.next.push_back(Work::give_back(work.chain.clone(), None));
+                    }
+                    work.answer(Err(LedgerError::Unavailable("what was taken is not known".to_owned())));
+                }
+            }
+        }
+    }
+
     /// It holds. If its caller has left it is given back.
-    fn done(&mut self, work: Work) {
+    fn done(&mut self, work: Work, taken: SmallVec<[u64; 1]>) {
         self.touch(&work.chain);
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
-        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: None };
+        let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
+        let answer = Answer { outcome, sum: None };
         if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
@@ -162,7 +197,7 @@ impl Worker<'_> {
 /// nothing to give back.
 fn sent_again(chain: &Chain, landed: Landed) -> Landed {
     let Landed::Refused(refusal) = landed else { return landed };
-    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action == Action::Void);
+    let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action.is_void());
     match refusal.code {
         RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
         RefusalCode::IdAlreadyFailed if is_void => {
@@ -170,6 +205,11 @@ fn sent_again(chain: &Chain, landed: Landed) -> Landed {
         }
         _ => landed,
     }
+}
+
+/// The ledger alone knows how much this chain takes.
+fn takes_up_to(chain: &Chain) -> bool {
+    chain.transfers.iter().any(|transfer| matches!(transfer.action, Action::TakeUpTo(_)))
 }
 
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.
