@@ -16,8 +16,11 @@
 //! | `GET`, `DELETE /v1/leases/{id}` | a lease or a place in line of this instance: state, limits, when; leaves the line |
 //! | `GET /v1/config/limits` | every limit of every file, for `sluice check --against` |
 //!
-//! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted.
+//! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted. Without
+//! one, what may change something is 403 from another site's web page, and 415 if its body is not `application/json`.
 
+mod body;
+mod browser;
 pub mod config;
 mod connections;
 mod error;
@@ -41,20 +44,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
 use crate::listen::Listener;
+use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
+use crate::telemetry::Metrics;
+use body::BODY_BYTES_MAX;
 use error::ApiError;
-pub use gate::Gate;
+pub(crate) use gate::Gate;
 
-/// Bodies read at most.
-const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bodies under way: of one connection, which has one request at a time, and 64 of the largest together.
+const CONNECTION_BYTES_MAX: usize = BODY_BYTES_MAX;
+const BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
+
 /// The body of one limit at most, because Sluice remembers it.
 const LIMIT_BYTES_MAX: usize = 16 << 10;
 
 /// What routes work on.
 #[derive(Debug, Clone)]
-pub struct Admin {
-    pub service: Arc<Service>,
-    pub control: Arc<Control>,
+pub(crate) struct Admin {
+    pub(crate) service: Arc<Service>,
+    pub(crate) control: Arc<Control>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -69,7 +77,7 @@ impl FromRef<Admin> for Arc<Control> {
     }
 }
 
-pub fn router(admin: Admin, gate: Gate) -> Router {
+pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
     let written = put(limits::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     let policy = put(retry::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     Router::new()
@@ -98,17 +106,26 @@ pub fn router(admin: Admin, gate: Gate) -> Router {
             )
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn(body::read))
         .layer(middleware::from_fn_with_state(gate, gate::check))
         .with_state(admin)
 }
 
+/// The port, before it serves.
+pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
+    let bounds = Bounds { connections_max, bytes_max: BYTES_MAX, connection_bytes_max: CONNECTION_BYTES_MAX };
+    Port::new(bounds, metrics.port("admin"))
+}
+
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(listener: Listener, admin: Admin, gate: Gate, stop: CancellationToken) {
-    let (router, within) = (router(admin, gate), connections::HEADERS_WITHIN);
-    match listener {
-        Listener::Tcp(listener) => connections::serve(listener, router, within, stop).await,
-        Listener::Unix(listener) => connections::serve(listener, router, within, stop).await,
-    }
+pub(crate) async fn serve(
+    listener: Listener,
+    port: Arc<Port>,
+    admin: Admin,
+    gate: Gate,
+    stop: CancellationToken,
+) {
+    connections::serve(listener, port, router(admin, gate), connections::HEADERS_WITHIN, stop).await;
 }
 
 async fn ready(State(service): State<Arc<Service>>) -> Response {

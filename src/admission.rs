@@ -155,6 +155,10 @@ impl Admission {
                 let findings = Findings::all_failed(plan);
                 return Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)));
             }
+            Ok(Reserved::Refused(code)) if is_used(code) => {
+                let denied = Decision::denied(plan, &findings, reason_of(code), None);
+                return Ok(Decision { refused: Some(code), ..denied });
+            }
             Ok(Reserved::Refused(code)) => {
                 let reason = reason_of(code);
                 self.count_per_limit(plan, &findings);
@@ -226,7 +230,8 @@ impl Admission {
             };
             let may_rename = !matches!(name, Name::Lease(_)) && attempt < ATTEMPTS_MAX;
             let is_decided = match refusal.code {
-                RefusalCode::Abandoned if may_rename => false,
+                // What an earlier sending reserved is not held any more: this one is another request.
+                code if may_rename && is_over(code) => false,
                 RefusalCode::NotAsked => true,
                 _ => {
                     let failed = failed_requirements(&members, refusal);
@@ -312,6 +317,21 @@ impl Admission {
             }
         }
     }
+}
+
+/// The name was used for something that is not held any more.
+fn is_over(code: RefusalCode) -> bool {
+    matches!(
+        code,
+        RefusalCode::Abandoned
+            | RefusalCode::PendingTransferAlreadyVoided
+            | RefusalCode::PendingTransferExpired
+    )
+}
+
+/// The name was used for something else, or for something that is not held any more.
+pub(crate) fn is_used(code: RefusalCode) -> bool {
+    code == RefusalCode::ExistsWithDifferentFields || is_over(code)
 }
 
 /// What each requirement takes of its limit; a shadow takes nothing that others could lack.

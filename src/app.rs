@@ -23,7 +23,7 @@ use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
 use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger};
-use crate::listen::Listener;
+use crate::listen::{Listener, descriptors};
 use crate::service::Service;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
@@ -114,11 +114,18 @@ impl App {
 
         let (stop_grpc, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let serving =
-            grpc::serve(grpc_listener, Arc::clone(&service), stop_grpc.clone(), |it| drop(health.send(it)));
-        tasks.run_until("the gRPC port", stop_grpc.clone(), serving);
+        let shares = descriptors::shares();
+        let grpc_port = grpc::port(shares.grpc, &service.metrics);
+        let admin_port = admin::port(shares.admin, &service.metrics);
+        let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
+            drop(health.send(it))
+        });
+        tasks.run_until("the gRPC port", stop_grpc.clone(), async {
+            serving.await;
+            Ok::<(), String>(())
+        });
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        let serving_admin = admin::serve(admin_listener, admin_state, gate, stop_admin.clone());
+        let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
             Ok::<(), String>(())

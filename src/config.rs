@@ -3,19 +3,19 @@
 //! Every problem of every document is gathered before anything is refused. Refuses to know when a source says something
 //! new, and what is done with what it says.
 
-pub mod limits;
-pub mod retry;
+mod limits;
+mod retry;
 pub mod settings;
 
-pub mod files;
-pub mod problem;
-pub mod source;
+mod files;
+mod problem;
+mod source;
 
-pub mod decode;
-pub mod scalar;
-pub mod shape;
-pub mod tree;
-pub mod yaml;
+mod decode;
+mod scalar;
+mod shape;
+mod tree;
+mod yaml;
 
 #[cfg(test)]
 mod tests;
@@ -24,18 +24,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::files::Files;
-pub use self::limits::{LoadedLimits, limit_from_json, load_limits};
+pub(crate) use self::limits::limit_from_json;
+pub use self::limits::{LoadedLimits, load_limits};
 pub use self::problem::Problem;
 use self::problem::Problems;
-pub use self::retry::{load_retry_policy, retry_policy_from_json};
-pub use self::settings::{Settings, load_settings};
+pub use self::retry::load_retry_policy;
+pub(crate) use self::retry::retry_policy_from_json;
+pub use self::settings::Settings;
+#[cfg(test)]
+use self::settings::load_settings;
 pub use self::source::{Content, Document};
 use crate::limit::{COMPLETION_ENTRY, Origin};
 use crate::registry::{Level, Registry};
 use crate::retry::policy::RetryPolicy;
 
 /// The directory when none is named.
-pub const DEFAULT_DIR: &str = "config";
+pub(crate) const DEFAULT_DIR: &str = "config";
 
 /// The whole of a configuration directory.
 #[derive(Debug)]
@@ -72,7 +76,7 @@ pub fn load(named: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
 }
 
 /// Checks what all sources say, together. A named limit that `previous` has too keeps its account.
-pub fn load_hot(contents: &[&Content], previous: Option<&Registry>) -> Result<Hot, Vec<Problem>> {
+pub(crate) fn load_hot(contents: &[&Content], previous: Option<&Registry>) -> Result<Hot, Vec<Problem>> {
     let mut problems = Problems::default();
     let hot = read_hot(contents, previous, &mut problems);
     problems.finish().map(|warnings| Hot { warnings, ..hot })

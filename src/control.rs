@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify};
 
-pub use self::compose::{Composed, as_json, with_api};
+pub(crate) use self::compose::{Composed, as_json, with_api};
 use self::sources::Sources;
-pub use self::write::WriteError;
+pub(crate) use self::write::WriteError;
 use crate::config::{Files, Problem};
 use crate::limit::LimitKey;
 use crate::service::Service;
@@ -60,10 +60,10 @@ struct Owned {
 
 /// How the sources are.
 #[derive(Debug, Clone, Default)]
-pub struct Health {
+pub(crate) struct Health {
     /// Why what they say now is not live.
-    pub problems: Vec<Problem>,
-    pub failing_since_unix_ms: Option<u64>,
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) failing_since_unix_ms: Option<u64>,
 }
 
 impl Control {
@@ -82,7 +82,7 @@ impl Control {
         control
     }
 
-    pub fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         self.health.lock().clone()
     }
 

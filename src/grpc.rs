@@ -2,6 +2,7 @@
 //!
 //! Knows how to listen and to drain; what an answer says is decided elsewhere.
 
+mod body;
 mod front;
 mod lease;
 mod opening;
@@ -15,21 +16,39 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use self::front::Front;
+use self::front::{Front, REFLECTIONS_MAX};
 use self::opening::Opening;
+use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::pb;
-use crate::listen::Listener;
-use crate::retry::backoff;
+use crate::listen::port::{Bounds, Place, Port};
+use crate::listen::{Listener, Stream};
 use crate::service::Service;
+use crate::telemetry::Metrics;
 
 /// Envoy opens one connection per worker and overshoots a low number: refused streams are failed calls.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
+
+/// What the requests under way may hold: those of one connection as many calls as it may open and 16 of the largest messages,
+/// all together 128 MiB, because a sidecar has little memory.
+const CONNECTION_BYTES_MAX: usize = 64 << 20;
+const BYTES_MAX: usize = 128 << 20;
+
+/// What a peer may send before anybody has read it: on one stream, and on a connection. It is read as it comes, so that is
+/// only for a moment.
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 256 << 10;
+
+/// Answers that are written and not taken, of one stream.
+const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// The headers of one call. Envoy sends some hundred bytes, and what `initial_metadata` adds.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// From the start of a connection to the client's preface.
 const PREFACE_WITHIN: Duration = Duration::from_secs(10);
@@ -43,10 +62,10 @@ const HEALTH_NAMES: [&str; 4] = ["", "ratelimit", rls::SERVICE_NAME, lease::SERV
 
 /// Tells gRPC health checks what readiness is.
 #[derive(Debug, Clone)]
-pub struct Health(HealthReporter);
+pub(crate) struct Health(HealthReporter);
 
 impl Health {
-    pub async fn set(&self, ready: bool) {
+    pub(crate) async fn set(&self, ready: bool) {
         let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
         for name in HEALTH_NAMES {
             self.0.set_service_status(name, status).await;
@@ -54,13 +73,20 @@ impl Health {
     }
 }
 
+/// The port, before it serves.
+pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
+    let bounds = Bounds { connections_max, bytes_max: BYTES_MAX, connection_bytes_max: CONNECTION_BYTES_MAX };
+    Port::new(bounds, metrics.port("grpc"))
+}
+
 /// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: Listener,
+    port: Arc<Port>,
     service: Arc<Service>,
     stop: CancellationToken,
     health: impl FnOnce(Health),
-) -> std::io::Result<()> {
+) {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     health(Health(reporter));
     let descriptors = || {
@@ -74,24 +100,17 @@ pub async fn serve(
         (descriptors().build_v1().expect(readable), descriptors().build_v1alpha().expect(readable));
     let routes = Routes::new(rls::RateLimitServer::new(Arc::clone(&service)))
         .add_service(lease::server(Arc::clone(&service)))
-        .add_service(health_service)
-        .add_service(reflection)
-        .add_service(reflection_alpha);
+        .add_service(health_service.max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(reflection.max_decoding_message_size(MESSAGE_BYTES_MAX))
+        .add_service(reflection_alpha.max_decoding_message_size(MESSAGE_BYTES_MAX));
+    let reflections = Arc::new(Semaphore::new(REFLECTIONS_MAX));
     let server = Server {
-        front: Front { service, routes: routes.prepare() },
+        front: Front { service, routes: routes.prepare(), reflections },
         http: http(),
         calls: GracefulShutdown::new(),
     };
-    while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &server)).await {
-        if let Err(error) = accepted {
-            // Most often it is one too many for the process: asking again at once would only keep a core busy.
-            tracing::warn!(%error, "a connection could not be accepted");
-            tokio::time::sleep(backoff::delay(backoff::ATTEMPTS_MAX, |n| fastrand::u64(0..=n))).await;
-        }
-    }
-    drop(listener);
+    listener.serve(&port, stop, |stream, place| server.connect(stream, place)).await;
     server.calls.shutdown().await;
-    Ok(())
 }
 
 struct Server {
@@ -100,32 +119,17 @@ struct Server {
     calls: GracefulShutdown,
 }
 
-async fn accept(listener: &Listener, server: &Server) -> std::io::Result<()> {
-    match listener {
-        Listener::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
-            // Small answers must not wait for an acknowledgement of the one before.
-            // One that is gone already finds out by itself.
-            let _ = stream.set_nodelay(true);
-            server.connect(stream);
-        }
-        Listener::Unix(listener) => server.connect(listener.accept().await?.0),
-    }
-    Ok(())
-}
-
 impl Server {
-    fn connect(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let front = self.front.clone();
+    fn connect(&self, stream: Stream, place: Place) {
+        let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
         let open = front.service.connection();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
-        let answer = service_fn(move |request| Box::pin(front.clone().answer(request)));
+        let answer =
+            service_fn(move |request| Box::pin(front.clone().answer(Arc::clone(&connection), request)));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
-        let connection = self.calls.watch(self.http.serve_connection(stream, answer));
+        let served = self.calls.watch(self.http.serve_connection(stream, answer));
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended");
-            }
+            place.keep(served).await;
             drop(open);
         });
     }
@@ -135,6 +139,10 @@ fn http() -> http2::Builder<TokioExecutor> {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
         // Envoy resets a call that took too long. After a stall that is all of them at once, and the default of 20 would
         // close the connection and fail every other call on it.
         .max_pending_accept_reset_streams(STREAMS_PER_CONNECTION_MAX as usize)

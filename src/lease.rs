@@ -49,6 +49,12 @@ impl Lease {
         self.reserved_at_unix_ms.saturating_add(lifetimes.max().unwrap_or(0))
     }
 
+    /// Whether nothing of it has ended by itself.
+    pub(crate) fn all_held_at(&self, now_unix_ms: u64) -> bool {
+        let age_ms = now_unix_ms.saturating_sub(self.reserved_at_unix_ms);
+        self.held.iter().all(|held| age_ms < held.lifetime_ms())
+    }
+
     /// Whether both hold as much of the same limits, in whatever order.
     pub(crate) fn holds_the_same(&self, other: &Lease) -> bool {
         let wants = other.held.iter().map(|held| (held.key.as_str(), held.amount));

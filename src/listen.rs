@@ -1,10 +1,25 @@
-//! Sockets: bound before anything is promised, with the address they really have.
+//! Sockets: bound before anything is promised, with the address they really have, and one loop that accepts for both ports.
+//!
+//! Refuses to know what is said on a connection.
+
+pub mod descriptors;
+pub(crate) mod port;
+pub(crate) mod stream;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
 
+use self::port::{Place, Port, SWEEP_INTERVAL};
+pub(crate) use self::stream::Stream;
+use crate::clock;
 use crate::config::settings::value::Listen;
+
+/// After an accept that failed. Most often the process has no descriptor left: asking again at once would only keep a core busy.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// A bound socket.
 #[derive(Debug)]
@@ -32,6 +47,45 @@ impl Listener {
                 let address = listener.local_addr()?;
                 Ok(Listen::Unix(address.as_pathname().map(PathBuf::from).unwrap_or_default()))
             }
+        }
+    }
+
+    /// Accepts until `stop`, and hands each connection over once it has a place on the port.
+    pub(crate) async fn serve(
+        self,
+        port: &Arc<Port>,
+        stop: CancellationToken,
+        connect: impl Fn(Stream, Place),
+    ) {
+        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = sweep.tick() => port.close_unread(clock::monotonic_ms()),
+                accepted = self.accept() => match accepted {
+                    Ok(stream) => match stop.run_until_cancelled(port.admit()).await {
+                        Some(place) => connect(stream, place),
+                        None => return,
+                    },
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_AGAIN).await;
+                    }
+                },
+            }
+        }
+    }
+
+    async fn accept(&self) -> std::io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Small answers must not wait for an acknowledgement of the one before.
+                // One that is gone already finds out by itself.
+                let _ = stream.set_nodelay(true);
+                Ok(Stream::tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Stream::unix(listener.accept().await?.0)),
         }
     }
 }

@@ -156,6 +156,16 @@ impl Queue {
         places.status(id, policy, &self.share, clock::monotonic_ms(), clock::unix_ms())
     }
 
+    /// The holder of a place has heard what it holds.
+    pub(crate) fn picked_up(&self, id: JobId) {
+        self.places.lock().picked_up(id);
+    }
+
+    /// Whether there is a place of this name.
+    pub(crate) fn has(&self, id: JobId) -> bool {
+        self.places.lock().get(id).is_some()
+    }
+
     /// Tells when a place changes; `None` if there is none.
     pub(crate) fn changes(&self, id: JobId) -> Option<Arc<Notify>> {
         self.places.lock().get(id).map(|place| Arc::clone(&place.changed))

@@ -33,10 +33,10 @@ pub struct Snapshot {
 
 /// What is kept of a domain beside its limits. A reload keeps it.
 #[derive(Debug, Clone)]
-pub struct Domain {
-    pub counters: Arc<DomainCounters>,
+pub(crate) struct Domain {
+    pub(crate) counters: Arc<DomainCounters>,
     /// Of its retries. None for domains that nobody has: whatever is sent there is let through, and spends nothing.
-    pub budget: Option<Arc<RetryBudget>>,
+    pub(crate) budget: Option<Arc<RetryBudget>>,
 }
 
 /// A retry policy that was put over the file's.
@@ -50,7 +50,7 @@ pub struct PolicyOverride {
 
 impl Snapshot {
     /// `before` is the one that this replaces, if any.
-    pub fn new(
+    pub(crate) fn new(
         version: u64,
         loaded_at_unix_ms: u64,
         hot: Hot,
@@ -85,7 +85,7 @@ impl Snapshot {
     }
 
     /// What it was made of.
-    pub fn hot(&self) -> Hot {
+    pub(crate) fn hot(&self) -> Hot {
         Hot {
             registry: self.registry.clone(),
             retry_policy: self.file_retry.clone(),
@@ -95,16 +95,16 @@ impl Snapshot {
     }
 
     /// What is kept of a domain; those that no file names share one, so that requests can't grow the metrics.
-    pub fn domain(&self, name: &str) -> &Domain {
+    pub(crate) fn domain(&self, name: &str) -> &Domain {
         self.domains.get(name).unwrap_or(&self.unknown_domain)
     }
 
     /// Admitted retries per original, over all domains: the metric.
-    pub fn retry_budget_ratio(&self, now_ms: u64) -> f64 {
+    pub(crate) fn retry_budget_ratio(&self, now_ms: u64) -> f64 {
         let budgets = self.domains.values().filter_map(|domain| domain.budget.as_ref());
         budgets.map(|budget| budget.counted(now_ms, &self.retry.budget)).sum::<Counted>().ratio()
     }
 }
 
 /// The snapshot that is live now.
-pub type Live = Arc<ArcSwap<Snapshot>>;
+pub(crate) type Live = Arc<ArcSwap<Snapshot>>;

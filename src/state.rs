@@ -25,7 +25,7 @@ use crate::limit::{LimitKey, LimitSpec, Origin};
 const RETRY_POLICY: &str = "retry_policy.json";
 
 /// Limits made through the admin API at most. A definition is at most 16 KiB, most are below 300 bytes: 3 MB.
-pub const API_LIMITS_MAX: usize = 10_000;
+pub(crate) const API_LIMITS_MAX: usize = 10_000;
 
 /// Limits of files are remembered as decreasing only while all of them are fewer than this. What is not remembered goes on
 /// with the next request that asks for it.
@@ -33,7 +33,7 @@ const LIMITS_MAX: usize = 2 * API_LIMITS_MAX;
 
 /// All of it. A clone is what it may become: it is saved first, and then takes the place of the one it came from.
 #[derive(Debug, Clone, Default)]
-pub struct State {
+pub(crate) struct State {
     dir: PathBuf,
     limits: BTreeMap<LimitKey, LimitState>,
     /// Limits that were changed since they were last saved.
@@ -41,15 +41,15 @@ pub struct State {
     /// What is on the disk, for all clones. Locked while it is written, which happens one at a time.
     file: Arc<Mutex<LimitsFile>>,
     /// What was put over the retry policy of the file, in part or whole.
-    pub retry_override: Option<serde_json::Value>,
+    pub(crate) retry_override: Option<serde_json::Value>,
 }
 
 /// One limit: what it should be, and whether it still gets there.
 #[derive(Debug, Clone)]
-pub struct LimitState {
-    pub spec: Arc<LimitSpec>,
+pub(crate) struct LimitState {
+    pub(crate) spec: Arc<LimitSpec>,
     /// The capacity that still holds, above the one of `spec`.
-    pub decreasing_from: Option<u64>,
+    pub(crate) decreasing_from: Option<u64>,
 }
 
 impl LimitState {
@@ -73,7 +73,7 @@ pub struct Broken {
 
 impl State {
     /// Reads what is there; nothing is remembered if nothing is.
-    pub fn load(dir: &Path) -> Result<Self, Broken> {
+    pub(crate) fn load(dir: &Path) -> Result<Self, Broken> {
         let broken = |name: &str, what, lost| Broken { path: dir.join(name), what, lost };
         let (file, limits) = LimitsFile::load(dir).map_err(|(name, what)| broken(name, what, LIMITS_LOST))?;
         let retry_override = disk::read(&dir.join(RETRY_POLICY))
@@ -84,12 +84,12 @@ impl State {
     }
 
     /// The override can be read, but doesn't fit what it is put over.
-    pub fn override_does_not_fit(&self, why: &str) -> Broken {
+    pub(crate) fn override_does_not_fit(&self, why: &str) -> Broken {
         let what = format!("the retry policy that it makes together with the file is wrong: {why}");
         Broken { path: self.dir.join(RETRY_POLICY), what, lost: OVERRIDE_LOST }
     }
 
-    pub fn save_limits(&mut self) -> io::Result<()> {
+    pub(crate) fn save_limits(&mut self) -> io::Result<()> {
         self.file.lock().save(&self.limits, &self.unsaved)?;
         self.unsaved.clear();
         Ok(())
@@ -100,7 +100,7 @@ impl State {
         self.file.lock().settle(&self.limits).map(drop)
     }
 
-    pub fn save_override(&mut self) -> io::Result<()> {
+    pub(crate) fn save_override(&mut self) -> io::Result<()> {
         match &self.retry_override {
             Some(patch) => disk::write(&self.dir, RETRY_POLICY, &format::write_override(patch)?),
             None => disk::remove(&self.dir, RETRY_POLICY),
@@ -108,18 +108,18 @@ impl State {
     }
 
     /// Limits that were made through the admin API.
-    pub fn api_limits(&self) -> impl Iterator<Item = (&LimitKey, &Arc<LimitSpec>)> {
+    pub(crate) fn api_limits(&self) -> impl Iterator<Item = (&LimitKey, &Arc<LimitSpec>)> {
         let api = self.limits.iter().filter(|(_, limit)| limit.is_api());
         api.map(|(key, limit)| (key, &limit.spec))
     }
 
     /// Limits that did not have their new capacity when that was last looked at.
-    pub fn decreasing(&self) -> impl Iterator<Item = &LimitKey> {
+    pub(crate) fn decreasing(&self) -> impl Iterator<Item = &LimitKey> {
         self.limits.iter().filter(|(_, limit)| limit.decreasing_from.is_some()).map(|(key, _)| key)
     }
 
     /// Makes or changes a limit of the admin API; false if there is no room for another.
-    pub fn put(&mut self, key: &LimitKey, spec: Arc<LimitSpec>) -> bool {
+    pub(crate) fn put(&mut self, key: &LimitKey, spec: Arc<LimitSpec>) -> bool {
         let there = self.limits.get(key);
         if there.is_none_or(|there| !there.is_api()) && self.api_limits().count() >= API_LIMITS_MAX {
             return false;
@@ -132,7 +132,7 @@ impl State {
     }
 
     /// Forgets a limit. Whether there was one.
-    pub fn remove(&mut self, key: &str) -> bool {
+    pub(crate) fn remove(&mut self, key: &str) -> bool {
         let removed = self.limits.remove_entry(key);
         removed.map(|(key, _)| self.unsaved.insert(key)).is_some()
     }
@@ -144,7 +144,7 @@ impl State {
 
     /// Takes note of what the ledger says; `spec` is what the limit should be now, if it still is one. Whether anything is
     /// different.
-    pub fn note(&mut self, event: &CapacityEvent, spec: Option<&Arc<LimitSpec>>) -> bool {
+    pub(crate) fn note(&mut self, event: &CapacityEvent, spec: Option<&Arc<LimitSpec>>) -> bool {
         match (event, spec) {
             (CapacityEvent::Decreasing { key, from, to }, Some(spec)) if *to == spec.capacity => {
                 if !self.limits.contains_key(key) && self.limits.len() >= LIMITS_MAX {
@@ -161,14 +161,14 @@ impl State {
     }
 
     /// A limit that is decreasing should now be this. Whether anything is different.
-    pub fn refresh(&mut self, key: &LimitKey, spec: &Arc<LimitSpec>) -> bool {
+    pub(crate) fn refresh(&mut self, key: &LimitKey, spec: &Arc<LimitSpec>) -> bool {
         let known = self.limits.get(key).filter(|limit| limit.spec.capacity != spec.capacity);
         let changed = known.map(|limit| LimitState { spec: Arc::clone(spec), ..limit.clone() });
         changed.map(|limit| self.set(key, limit)).is_some()
     }
 
     /// A limit has the capacity it should have, or is none any more. Whether anything is different.
-    pub fn settled(&mut self, key: &LimitKey) -> bool {
+    pub(crate) fn settled(&mut self, key: &LimitKey) -> bool {
         match self.limits.get(key).cloned() {
             None => false,
             Some(limit) if !limit.is_api() => self.remove(key.as_str()),

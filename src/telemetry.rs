@@ -4,6 +4,7 @@ mod histogram;
 mod label;
 mod log;
 mod per_limit;
+mod port;
 
 use std::sync::Arc;
 
@@ -13,11 +14,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::Registry;
 
-pub use self::histogram::Histogram;
+pub(crate) use self::histogram::Histogram;
+pub use self::label::Reason;
 use self::label::{DecisionLabels, EventLabel, KindLabel, ResultLabel, RuleLabel};
-pub use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent, Reason};
-pub use self::log::init_logs;
+pub(crate) use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent};
+pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
+use self::port::Ports;
+pub(crate) use self::port::{Closed, PortMetrics, Refused};
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ pub struct DomainCounters {
 }
 
 impl DomainCounters {
-    pub fn allowed(&self, reason: Reason) {
+    pub(crate) fn allowed(&self, reason: Reason) {
         if reason == Reason::Allowed {
             self.allowed.inc()
         } else {
@@ -37,7 +41,7 @@ impl DomainCounters {
         };
     }
 
-    pub fn denied(&self, reason: Reason) {
+    pub(crate) fn denied(&self, reason: Reason) {
         let place = (reason as usize).checked_sub(1).expect("a denial must have a reason");
         self.denied[place].inc();
     }
@@ -48,32 +52,33 @@ impl DomainCounters {
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
-    pub decision_seconds: Histogram,
-    pub retry_after_ms: Histogram,
-    pub ledger_up: Gauge,
-    pub ledger_batch_events: Histogram,
-    pub ledger_batch_seconds: Histogram,
-    pub ledger_queue_depth: Gauge,
+    pub(crate) decision_seconds: Histogram,
+    pub(crate) retry_after_ms: Histogram,
+    pub(crate) ledger_up: Gauge,
+    pub(crate) ledger_batch_events: Histogram,
+    pub(crate) ledger_batch_seconds: Histogram,
+    pub(crate) ledger_queue_depth: Gauge,
     /// Leases whose completion has not reached the ledger yet.
-    pub completions_waiting: Gauge,
+    pub(crate) completions_waiting: Gauge,
     /// In the order of [`LedgerFailure::ALL`].
     ledger_errors: [Counter; LedgerFailure::COUNT],
-    pub memory_records: Gauge,
-    pub memory_records_max: Gauge,
+    pub(crate) memory_records: Gauge,
+    pub(crate) memory_records_max: Gauge,
     /// In the order of [`LeaseEvent::ALL`]: there from the start, so that a rate can be taken of each.
     leases: [Counter; LeaseEvent::COUNT],
-    pub queue_depth: Gauge,
+    pub(crate) queue_depth: Gauge,
     queue_wait_seconds: Histogram,
     queue_eta_ratio: Histogram,
     /// In the order of [`QueueEvent::ALL`].
     queue: [Counter; QueueEvent::COUNT],
-    pub retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
+    pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
-    pub limit_used: Family<LimitLabel, Gauge>,
-    pub limit_capacity: Family<LimitLabel, Gauge>,
-    pub limit_debt: Family<LimitLabel, Gauge>,
+    pub(crate) limit_used: Family<LimitLabel, Gauge>,
+    pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
+    pub(crate) limit_debt: Family<LimitLabel, Gauge>,
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
+    ports: Ports,
 }
 
 impl Default for Metrics {
@@ -106,6 +111,7 @@ impl Default for Metrics {
             limit_debt: Family::default(),
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
+            ports: Ports::default(),
         };
         metrics.register();
         metrics
@@ -191,9 +197,14 @@ impl Metrics {
             "Times a limit in shadow mode would have denied",
             self.shadow_denials.clone(),
         );
+        self.ports.register(r);
     }
 
-    pub fn domain(&self, domain: &str) -> Arc<DomainCounters> {
+    pub(crate) fn port(&self, port: &'static str) -> PortMetrics {
+        self.ports.of(port)
+    }
+
+    pub(crate) fn domain(&self, domain: &str) -> Arc<DomainCounters> {
         let counter = |code, reason| {
             let labels = DecisionLabels { domain: domain.to_owned(), code, reason };
             self.decisions.get_or_create(&labels).clone()
@@ -205,21 +216,21 @@ impl Metrics {
         })
     }
 
-    pub fn ledger_failed(&self, failure: LedgerFailure) {
+    pub(crate) fn ledger_failed(&self, failure: LedgerFailure) {
         self.ledger_errors[failure as usize].inc();
     }
 
     /// Counts it; how many of its kind there have been.
-    pub fn lease_event(&self, event: LeaseEvent) -> u64 {
+    pub(crate) fn lease_event(&self, event: LeaseEvent) -> u64 {
         self.leases[event as usize].inc() + 1
     }
 
-    pub fn queue_event(&self, event: QueueEvent) {
+    pub(crate) fn queue_event(&self, event: QueueEvent) {
         self.queue[event as usize].inc();
     }
 
     /// A job was served after so long, and what it had been promised first.
-    pub fn queue_served(&self, waited_seconds: f64, promised_seconds: Option<u64>) {
+    pub(crate) fn queue_served(&self, waited_seconds: f64, promised_seconds: Option<u64>) {
         self.queue_event(QueueEvent::Served);
         self.queue_wait_seconds.observe(waited_seconds);
         if let Some(promised) = promised_seconds.filter(|seconds| *seconds > 0) {
@@ -227,13 +238,13 @@ impl Metrics {
         }
     }
 
-    pub fn reloaded(&self, ok: bool) {
+    pub(crate) fn reloaded(&self, ok: bool) {
         let result = if ok { "ok" } else { "error" };
         self.reloads.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// A named limit is none any more: its gauges would stand still.
-    pub fn forget_limit(&self, limit: &str) {
+    pub(crate) fn forget_limit(&self, limit: &str) {
         let label = LimitLabel { limit: limit.to_owned() };
         for family in [&self.limit_used, &self.limit_capacity, &self.limit_debt] {
             family.remove(&label);
@@ -241,17 +252,17 @@ impl Metrics {
     }
 
     /// A limit in shadow mode would have denied.
-    pub fn shadow_denied(&self, rule: &impl std::fmt::Display) {
+    pub(crate) fn shadow_denied(&self, rule: &impl std::fmt::Display) {
         self.shadow_denials.get_or_create(&RuleLabel { rule: rule.to_string() }).inc();
     }
 
     /// Counts an answer of a limit that opted into a label of its own.
-    pub fn limit_decided(&self, limit: &str, allowed: bool) {
+    pub(crate) fn limit_decided(&self, limit: &str, allowed: bool) {
         self.limit_decisions.count(limit, allowed);
     }
 
     /// The Prometheus text of everything.
-    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+    pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)

@@ -17,33 +17,41 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::peer::{LooksFirst, Peer};
-use crate::api::delivery::{self, AnswerBody};
+use super::peer::PeerStream;
+use crate::api::delivery::{self, AnswerBody, TakenLeases};
+use crate::listen::Listener;
+use crate::listen::port::{Place, Port};
 
 /// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. Longer than
 /// Prometheus leaves its connection alone; a peer that is gone, or never says what it wants, has its place no longer.
-pub const HEADERS_WITHIN: Duration = Duration::from_secs(75);
+pub(crate) const HEADERS_WITHIN: Duration = Duration::from_secs(75);
 
-/// Serves until `stop`, then lets calls in flight finish.
-pub async fn serve<L: axum::serve::Listener>(
-    mut listener: L,
+/// What is read ahead on a connection: a request's headers, or the requests behind the one that is answered.
+const READ_AHEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Serves until `stop`, then lets calls in flight finish. Routes find their `Arc<Connection>` with the request.
+pub(crate) async fn serve(
+    listener: Listener,
+    port: Arc<Port>,
     router: Router,
     headers_within: Duration,
     stop: CancellationToken,
 ) {
     let draining = GracefulShutdown::new();
-    // An accept that fails is tried again by the listener, after a while.
-    while let Some((stream, _)) = stop.run_until_cancelled(listener.accept()).await {
-        let mut builder = http1::Builder::new();
-        let builder = builder.timer(TokioTimer::new()).header_read_timeout(headers_within);
-        let (router, peer) = (router.clone(), Arc::new(Peer::default()));
-        let stream = TokioIo::new(LooksFirst::new(stream, Arc::clone(&peer)));
-        let service = service_fn(move |request| answer(router.clone(), request, Arc::clone(&peer)));
-        let connection = draining.watch(builder.serve_connection(stream, service));
-        // A connection that fails is its peer's affair.
-        tokio::spawn(async move { drop(connection.await) });
-    }
-    drop(listener);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(headers_within).max_buf_size(READ_AHEAD_BYTES_MAX);
+    let connect = |stream, place: Place| {
+        let (router, taken) = (router.clone(), Arc::new(TakenLeases::default()));
+        let stream = TokioIo::new(PeerStream::new(stream, Arc::clone(&taken)));
+        let connection = Arc::clone(&place.connection);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Arc::clone(&connection));
+            answer(router.clone(), request, Arc::clone(&taken))
+        });
+        let served = draining.watch(http.serve_connection(stream, service));
+        tokio::spawn(place.keep(served));
+    };
+    listener.serve(&port, stop, connect).await;
     draining.shutdown().await;
 }
 
@@ -51,14 +59,11 @@ pub async fn serve<L: axum::serve::Listener>(
 async fn answer(
     router: Router,
     request: Request<Incoming>,
-    peer: Arc<Peer>,
+    taken: Arc<TakenLeases>,
 ) -> Result<Response<AnswerBody<Body>>, Infallible> {
     let mut response = router.oneshot(request).await?;
     let unsent = delivery::carried(response.extensions_mut());
-    if !unsent.is_empty() {
-        peer.must_be_there();
-    }
-    Ok(response.map(|body| AnswerBody::new(body, unsent)))
+    Ok(response.map(|body| AnswerBody::with_taken(body, unsent, taken)))
 }
 
 #[cfg(test)]
@@ -67,6 +72,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::telemetry::Metrics;
 
     /// What comes back until the other side closes.
     async fn said(stream: &mut TcpStream) -> String {
@@ -82,7 +88,9 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let router = Router::new().route("/", axum::routing::get(async || "here"));
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(serve(listener, router, Duration::from_millis(300), stop.clone()));
+        let port = super::super::port(10, &Metrics::default());
+        let within = Duration::from_millis(300);
+        let serving = tokio::spawn(serve(Listener::Tcp(listener), port, router, within, stop.clone()));
         for sent in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: x\r\n"] {
             let mut stream = TcpStream::connect(address).await.expect("a connection");
             stream.write_all(sent.as_bytes()).await.expect("to be heard");

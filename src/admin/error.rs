@@ -42,6 +42,13 @@ impl ApiError {
     }
 }
 
+#[cfg(test)]
+impl ApiError {
+    pub(crate) fn code(&self) -> &str {
+        &self.error
+    }
+}
+
 impl From<WireError> for ApiError {
     fn from(error: WireError) -> Self {
         Self::new(error.http(), error.error, error.detail)

@@ -1,4 +1,4 @@
-//! Who may use the admin port: with a token set, those who have it.
+//! Who may use the admin port: with a token set, those who have it; without one, all but other sites' web pages.
 //!
 //! Health checks are open to all, and so are calls that only read, if the settings say so. Refuses to know what a call does.
 
@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
+use super::browser;
 use super::error::ApiError;
 use crate::config::settings::secret::Secret;
 
@@ -19,7 +20,7 @@ const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
 
 /// Lets calls through, or not.
 #[derive(Debug, Clone)]
-pub struct Gate {
+pub(crate) struct Gate {
     /// Absent: everybody may.
     token: Option<Arc<Fingerprint>>,
     open_reads: bool,
@@ -41,18 +42,39 @@ impl Fingerprint {
 }
 
 impl Gate {
-    pub fn new(token: Option<&Secret>, open_reads: bool) -> Self {
+    pub(crate) fn new(token: Option<&Secret>, open_reads: bool) -> Self {
         Self { token: token.map(|token| Arc::new(Fingerprint::of(token.expose()))), open_reads }
     }
 
-    fn lets_in(&self, request: &Request) -> bool {
-        let Some(token) = &self.token else { return true };
+    /// What a call may do, or why nothing.
+    fn admit(&self, request: &Request) -> Result<Access, ApiError> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        if OPEN.contains(&request.uri().path()) || (reads && self.open_reads) {
-            return true;
+        let Some(token) = &self.token else {
+            let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+            let is_ours = browser::is_host_ours(uri, headers);
+            return match browser::refusal(method, uri, headers) {
+                Some(error) => Err(error),
+                None => Ok(if is_ours { Access::Full } else { Access::Look }),
+            };
+        };
+        if bearer(request).is_some_and(|given| token.is(&Fingerprint::of(given))) {
+            return Ok(Access::Full);
         }
-        bearer(request).is_some_and(|given| token.is(&Fingerprint::of(given)))
+        if OPEN.contains(&request.uri().path()) || (reads && self.open_reads) {
+            return Ok(Access::Look);
+        }
+        let detail = "this call needs the admin token, as `authorization: Bearer <token>`";
+        Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail))
     }
+}
+
+/// What a call may do. Routes find it with the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// All that the port can do.
+    Full,
+    /// See what changes nothing and gives nothing away: no lease token, and no lease is picked up by looking at it.
+    Look,
 }
 
 /// The token that a call carries.
@@ -64,14 +86,18 @@ fn bearer(request: &Request) -> Option<&str> {
 }
 
 /// In front of every route, also of those that don't exist.
-pub async fn check(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    if gate.lets_in(&request) {
-        return next.run(request).await;
+pub(crate) async fn check(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let error = match gate.admit(&request) {
+        Ok(access) => {
+            request.extensions_mut().insert(access);
+            return next.run(request).await;
+        }
+        Err(error) => error,
+    };
+    let mut response = error.into_response();
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer realm=\"sluice\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
     }
-    let detail = "this call needs the admin token, as `authorization: Bearer <token>`";
-    let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).into_response();
-    response
-        .headers_mut()
-        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sluice\""));
     response
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
+use super::gate::Access;
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
 use crate::api::delivery;
@@ -74,11 +75,13 @@ fn parse_reserve(body: &[u8]) -> Result<(pb::ReserveRequest, bool), String> {
 
 /// Where a job stands, with when to ask again.
 fn followed(answer: PlaceAnswer) -> Response {
-    let PlaceAnswer { message, http, denial } = answer;
+    let PlaceAnswer { message, http, denial, unsent } = answer;
     // A denial has a header of its own, and a mistake is not worth asking again.
     let retry_after =
         (!message.state.is_empty()).then(|| [(header::RETRY_AFTER, message.eta_seconds.to_string())]);
-    (http, retry_after, denial.as_ref().map(denial_headers), Json(message)).into_response()
+    let mut answer = (http, retry_after, denial.as_ref().map(denial_headers), Json(message)).into_response();
+    delivery::carry(answer.extensions_mut(), unsent);
+    answer
 }
 
 /// Leaves the queue.
@@ -88,7 +91,7 @@ pub(crate) async fn leave(
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
     match service.leave(&id).await {
-        Left::Out(place) => Ok(followed(queue::place_answer(&place))),
+        Left::Out(place) => Ok(followed(queue::place_answer(&place, Vec::new()))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
         Left::Unknown => Err(unknown(&id)),
     }
@@ -160,16 +163,24 @@ struct RequirementBody {
 
 pub(crate) async fn one(
     State(service): State<Arc<Service>>,
+    Extension(access): Extension<Access>,
     method: Method,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
-    // Who only asks for the headers has not got the token.
-    let is_holder = method == Method::GET;
-    if let Some(place) = service.place(JobId::of(&LeaseId::parse(&id)), is_holder) {
-        return Ok(followed(queue::place_answer(&place)));
+    // Who only asks for the headers does not get the token, and neither does who may only look.
+    let is_holder = method == Method::GET && access == Access::Full;
+    if let Some((place, unsent)) = service.follow(JobId::of(&LeaseId::parse(&id))) {
+        let mut answer = queue::place_answer(&place, Vec::new());
+        if is_holder {
+            answer.unsent.push(unsent);
+        } else {
+            answer.message.lease_token.clear();
+        }
+        return Ok(followed(answer));
     }
-    let view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    let mut view = service.lease(&id).ok_or_else(|| unknown(&id))?;
+    view.token.take_if(|_| !is_holder);
     let retry_after = view.look_again_seconds.to_string();
     Ok(([(header::RETRY_AFTER, retry_after)], Json(LeaseBody::new(id, view))).into_response())
 }

@@ -1,85 +1,103 @@
-//! Whether the peer of an HTTP/1 connection is still there when an answer that tells of a lease is written to it.
+//! Whether the peer of an HTTP/1 connection has read the answers that tell of leases.
 //!
-//! A socket takes bytes for a peer that has closed it, so writing tells nothing. Reading does: before such an answer is
-//! written, [`LooksFirst`] reads what there is, and a stream that has ended refuses the write. What it reads early is handed
-//! out with the next read. HTTP/2 needs none of this: its connections read all there is before they write.
+//! A socket takes bytes also for a peer that has closed it, so that an answer was written says little. What the kernels
+//! say to each other says more: a peer that closes with something unread, or gets something after it has closed, resets the
+//! connection; one that has read it all only ends it. So the leases of an answer are sent when the peer asks for something
+//! else, ends the connection or lets a second pass, and are given back when the connection is reset before that. HTTP/2 needs none of this: there a caller
+//! that leaves resets its stream, and what was queued for it is dropped.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
-/// Read at most before an answer is written. More than that is a peer that is still there.
-const READ_EARLY_BYTES: usize = 1024;
+use crate::api::delivery::TakenLeases;
+use crate::listen::stream::Stream;
 
-/// What the answers of a connection tell its stream.
-#[derive(Debug, Default)]
-pub(crate) struct Peer {
-    must_be_there: AtomicBool,
-}
+/// How long a reset may take from there to here when the end of the connection has come already.
+const RESET_WITHIN: Duration = Duration::from_millis(100);
 
-impl Peer {
-    /// The next write is worthless if nobody reads it.
-    pub(crate) fn must_be_there(&self) {
-        self.must_be_there.store(true, Ordering::Release);
-    }
-}
+/// A peer that has not reset the connection by then has read its answer.
+const UNREAD_AT_MOST: Duration = Duration::from_secs(1);
 
-/// A stream that looks for the end of what it reads before it writes such an answer.
+/// The stream of a connection, and the leases of answers that it has taken and that its peer may not have read.
 #[derive(Debug)]
-pub(crate) struct LooksFirst<S> {
-    stream: S,
-    peer: Arc<Peer>,
-    /// What was read early, and how much of it was handed out.
-    early: Vec<u8>,
-    handed_out: usize,
+pub(crate) struct PeerStream {
+    stream: Stream,
+    taken: Arc<TakenLeases>,
+    /// The peer asks for nothing else: then its answers are read.
+    idle: Option<Pin<Box<Sleep>>>,
+    /// The peer has ended the connection: until then a reset may come.
+    ended: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncRead + Unpin> LooksFirst<S> {
-    pub(crate) fn new(stream: S, peer: Arc<Peer>) -> Self {
-        Self { stream, peer, early: Vec::new(), handed_out: 0 }
+impl PeerStream {
+    pub(crate) fn new(stream: Stream, taken: Arc<TakenLeases>) -> Self {
+        Self { stream, taken, idle: None, ended: None }
     }
 
-    fn look(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if !self.peer.must_be_there.swap(false, Ordering::AcqRel) || self.handed_out < self.early.len() {
-            return Ok(());
-        }
-        let mut bytes = [0; READ_EARLY_BYTES];
-        let mut read = ReadBuf::new(&mut bytes);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(())) if read.filled().is_empty() => Err(io::ErrorKind::BrokenPipe.into()),
-            Poll::Ready(Ok(())) => {
-                (self.early, self.handed_out) = (read.filled().to_vec(), 0);
-                Ok(())
-            }
-            Poll::Ready(Err(error)) => Err(error),
+    /// The connection ends.
+    fn end(&self) {
+        if self.stream.is_reset() {
+            self.taken.are_lost();
+        } else {
+            self.taken.were_read();
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for LooksFirst<S> {
+impl Drop for PeerStream {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl AsyncRead for PeerStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let early = &this.early[this.handed_out..];
-        if early.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(cx, out);
+        if let Some(ended) = &mut this.ended {
+            ready!(ended.as_mut().poll(cx));
+            this.ended = None;
+            this.end();
+            return Poll::Ready(Ok(()));
         }
-        let count = early.len().min(out.remaining());
-        out.put_slice(&early[..count]);
-        this.handed_out += count;
-        Poll::Ready(Ok(()))
+        let before = out.filled().len();
+        let polled = Pin::new(&mut this.stream).poll_read(cx, out);
+        if this.taken.is_empty() {
+            return polled;
+        }
+        match polled {
+            Poll::Pending => {
+                let idle = this.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(UNREAD_AT_MOST)));
+                if idle.as_mut().poll(cx).is_ready() {
+                    this.idle = None;
+                    this.taken.were_read();
+                }
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(())) if out.filled().len() > before => this.taken.were_read(),
+            Poll::Ready(Ok(())) => {
+                this.ended = Some(Box::pin(tokio::time::sleep(RESET_WITHIN)));
+                return Pin::new(this).poll_read(cx, out);
+            }
+            Poll::Ready(Err(_)) => this.taken.are_lost(),
+        }
+        this.idle = None;
+        polled
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LooksFirst<S> {
+impl AsyncWrite for PeerStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.look(cx)?;
-        Pin::new(&mut this.stream).poll_write(cx, bytes)
+        Pin::new(&mut this.stream).poll_write(cx, bytes).map_err(|error| {
+            this.taken.are_lost();
+            error
+        })
     }
 
     fn poll_write_vectored(
@@ -88,13 +106,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LooksFirst<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.look(cx)?;
-        Pin::new(&mut this.stream).poll_write_vectored(cx, parts)
+        Pin::new(&mut this.stream).poll_write_vectored(cx, parts).map_err(|error| {
+            this.taken.are_lost();
+            error
+        })
     }
 
-    /// Also where the stream does not: then hyper keeps an answer whole until it is written, and knows what was not.
     fn is_write_vectored(&self) -> bool {
-        true
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::findings::{Findings, never_fits};
-use super::{Admission, Name, Reserved, note_allowed};
+use super::{Admission, Name, Reserved, is_used, note_allowed};
 use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::{LedgerError, RefusalCode};
@@ -21,8 +21,8 @@ pub enum Attempt {
     Refused { limit: LimitId, spec: Arc<LimitSpec> },
     /// The name was used before, and stays refused.
     NameIsSpent,
-    /// The name was used for something else.
-    UsedForAnother,
+    /// The name was used for something else, or for something that is not held any more.
+    NameIsUsed,
     /// It needs more of this limit than there ever is.
     Never(Arc<str>),
 }
@@ -48,7 +48,7 @@ impl Admission {
             Reserved::Refused(RefusalCode::IdAlreadyFailed | RefusalCode::Abandoned) => {
                 return Ok(Attempt::NameIsSpent);
             }
-            Reserved::Refused(RefusalCode::ExistsWithDifferentFields) => return Ok(Attempt::UsedForAnother),
+            Reserved::Refused(code) if is_used(code) => return Ok(Attempt::NameIsUsed),
             Reserved::Refused(_) => {
                 let first = findings.failed.lowest().expect("a refusal must name a transfer");
                 let requirement = &plan.requirements[first];

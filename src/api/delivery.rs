@@ -5,7 +5,8 @@
 //! answer that is dropped anywhere between, because its caller has gone or something failed, drops its leases unsent, and
 //! that gives them back.
 //!
-//! A connection that has taken the bytes may still lose them. What is on the wire can't be called back.
+//! A connection that has taken the bytes may still lose them. An HTTP/1 connection finds out ([`TakenLeases`]); with HTTP/2,
+//! what crosses the reset of its stream on the wire is lost.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,16 +45,49 @@ pub(crate) fn carried(extensions: &mut Extensions) -> Unsent {
     extensions.remove::<Carried>().map(|carried| std::mem::take(&mut *carried.0.lock())).unwrap_or_default()
 }
 
+/// The leases of answers that a connection has taken, where it finds out later whether its peer has read them.
+#[derive(Debug, Default)]
+pub(crate) struct TakenLeases {
+    leases: Mutex<Unsent>,
+}
+
+impl TakenLeases {
+    fn take(&self, unsent: impl Iterator<Item = UnsentLease>) {
+        self.leases.lock().extend(unsent.map(|mut lease| {
+            lease.ends_its_call();
+            lease
+        }));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leases.lock().is_empty()
+    }
+
+    /// The peer has read all of these answers.
+    pub(crate) fn were_read(&self) {
+        let leases = std::mem::take(&mut *self.leases.lock());
+        leases.into_iter().for_each(UnsentLease::sent);
+    }
+
+    /// The peer has closed the connection without reading them.
+    pub(crate) fn are_lost(&self) {
+        let leases = std::mem::take(&mut *self.leases.lock());
+        drop(leases);
+    }
+}
+
 /// Bytes of an answer, and the leases that they tell of.
 #[derive(Debug)]
 pub(crate) struct AnswerBytes {
     bytes: Bytes,
     unsent: Unsent,
+    /// Where the leases go when the connection has taken the bytes. `None`: then they are sent.
+    taken: Option<Arc<TakenLeases>>,
 }
 
 impl AnswerBytes {
     pub(crate) fn new(bytes: Bytes, unsent: Unsent) -> Self {
-        Self { bytes, unsent }
+        Self { bytes, unsent, taken: None }
     }
 }
 
@@ -69,7 +103,11 @@ impl Buf for AnswerBytes {
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
         if self.bytes.is_empty() && !self.unsent.is_empty() {
-            self.unsent.drain(..).for_each(UnsentLease::sent);
+            let leases = std::mem::take(&mut self.unsent).into_iter();
+            match &self.taken {
+                Some(taken) => taken.take(leases),
+                None => leases.for_each(UnsentLease::sent),
+            }
         }
     }
 }
@@ -79,11 +117,17 @@ impl Buf for AnswerBytes {
 pub(crate) struct AnswerBody<B> {
     body: B,
     unsent: Unsent,
+    taken: Option<Arc<TakenLeases>>,
 }
 
 impl<B> AnswerBody<B> {
     pub(crate) fn new(body: B, unsent: Unsent) -> Self {
-        Self { body, unsent }
+        Self { body, unsent, taken: None }
+    }
+
+    /// For a connection that finds out later what its peer has read.
+    pub(crate) fn with_taken(body: B, unsent: Unsent, taken: Arc<TakenLeases>) -> Self {
+        Self { body, unsent, taken: Some(taken) }
     }
 }
 
@@ -95,11 +139,11 @@ impl<B: Body<Data = Bytes> + Unpin> Body for AnswerBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<AnswerBytes>, B::Error>>> {
-        let Self { body, unsent } = self.get_mut();
+        let Self { body, unsent, taken } = self.get_mut();
         Pin::new(body).poll_frame(cx).map_ok(|frame| {
             frame.map_data(|bytes| {
                 let unsent = if bytes.is_empty() { Vec::new() } else { std::mem::take(unsent) };
-                AnswerBytes::new(bytes, unsent)
+                AnswerBytes { bytes, unsent, taken: taken.clone() }
             })
         })
     }

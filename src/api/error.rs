@@ -14,6 +14,7 @@ pub(crate) const INVALID: &str = "invalid_request";
 pub(crate) const UNKNOWN_LIMIT: &str = "unknown_limit_key:";
 pub(crate) const DECREASING: &str = "limit_decreasing:";
 pub(crate) const BACKEND: &str = "backend_error";
+pub(crate) const LEASE_ID_USED: &str = "lease_id_used";
 
 /// An error as either port says it.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(crate) struct WireError {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Invalid,
+    Conflict,
     Unavailable,
     TimedOut,
 }
@@ -41,6 +43,7 @@ impl WireError {
     pub(crate) fn http(&self) -> StatusCode {
         match self.kind {
             Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::Conflict => StatusCode::CONFLICT,
             // envoyproxy/ratelimit says 400 on `/json` when its store is away; here that is 503.
             Kind::Unavailable | Kind::TimedOut => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -50,6 +53,8 @@ impl WireError {
         match self.kind {
             // The same request would fail again. Envoy's failure mode decides.
             Kind::Invalid => Status::invalid_argument(self.detail),
+            // Envoy never asks for what can conflict.
+            Kind::Conflict => Status::already_exists(self.detail),
             // Nothing was charged: a retry policy of Envoy with `unavailable` may try another instance.
             Kind::Unavailable => Status::unavailable(self.detail),
             // It may have been charged, and is voided if so. Envoy's failure mode decides.
@@ -83,7 +88,10 @@ impl From<ReserveError> for WireError {
     fn from(error: ReserveError) -> Self {
         let detail = error.to_string();
         match error {
-            ReserveError::Invalid(_) | ReserveError::UsedForAnother => Self::invalid(detail),
+            ReserveError::Invalid(_) => Self::invalid(detail),
+            ReserveError::LeaseIdUsed => {
+                Self { kind: Kind::Conflict, error: LEASE_ID_USED.to_owned(), detail }
+            }
             ReserveError::UnknownLimit(key) => {
                 Self { kind: Kind::Invalid, error: format!("{UNKNOWN_LIMIT}{key}"), detail }
             }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::error::{BACKEND, INVALID, UNKNOWN_LIMIT, WireError};
+use super::delivery::Unsent;
+use super::error::{BACKEND, LEASE_ID_USED, UNKNOWN_LIMIT, WireError};
 use super::lease::denied;
 use super::pb::lease as pb;
 use crate::admission::Denial;
@@ -26,30 +27,32 @@ pub(crate) struct PlaceAnswer {
     pub(crate) http: StatusCode,
     /// What a denied caller is told in headers.
     pub(crate) denial: Option<Denial>,
+    /// Goes with the message.
+    pub(crate) unsent: Unsent,
 }
 
 pub(crate) fn reserve_answer(outcome: Result<QueueReserve, ReserveError>) -> PlaceAnswer {
     match outcome {
-        Ok(QueueReserve::Placed(place)) => place_answer(&place),
+        Ok(QueueReserve::Placed(place, unsent)) => place_answer(&place, unsent.into_iter().collect()),
         Ok(QueueReserve::Denied(denial)) => {
             let is_full = denial.reason == Reason::QueueFull;
             let http = if is_full { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-            PlaceAnswer { message: refused(&denial), http, denial: Some(denial) }
+            PlaceAnswer { message: refused(&denial), http, denial: Some(denial), unsent: Unsent::new() }
         }
         Err(error) => {
             let error = WireError::from(error);
             let http = error.http();
             let WireError { error, detail, .. } = error;
             let message = pb::LeaseStatus { error, detail, ..Default::default() };
-            PlaceAnswer { message, http, denial: None }
+            PlaceAnswer { message, http, denial: None, unsent: Unsent::new() }
         }
     }
 }
 
 /// A job that waits is 202.
-pub(crate) fn place_answer(place: &PlaceStatus) -> PlaceAnswer {
+pub(crate) fn place_answer(place: &PlaceStatus, unsent: Unsent) -> PlaceAnswer {
     let http = if place.state.is_waiting() { StatusCode::ACCEPTED } else { StatusCode::OK };
-    PlaceAnswer { message: status(place), http, denial: None }
+    PlaceAnswer { message: status(place), http, denial: None, unsent }
 }
 
 fn refused(denial: &Denial) -> pb::LeaseStatus {
@@ -105,7 +108,7 @@ fn failed(failure: &Failure) -> (String, String) {
         Failure::NeverFits(key) => {
             (Reason::NeverFits.name().to_owned(), format!("it needs more of {key} than there ever is"))
         }
-        Failure::NameUsed => (INVALID.to_owned(), ReserveError::UsedForAnother.to_string()),
+        Failure::NameUsed => (LEASE_ID_USED.to_owned(), ReserveError::LeaseIdUsed.to_string()),
         Failure::Stopping => (BACKEND.to_owned(), "this instance stops; ask again".to_owned()),
     }
 }

@@ -91,7 +91,7 @@ impl Schedule {
     }
 }
 
-pub fn run(args: &BenchArgs) -> ExitCode {
+pub(super) fn run(args: &BenchArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime");
     match runtime.and_then(|runtime| runtime.block_on(load(args))) {
         Ok((seen, took)) => {

@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// An answer of a server with a hundred thousand limits has some 30 MB.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-pub fn run(args: &CheckArgs) -> ExitCode {
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let loaded = match config::load(args.config.config_dir.as_deref()) {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -99,7 +99,7 @@ async fn ask(url: &str, token: Option<Secret>) -> anyhow::Result<LiveOutline> {
 }
 
 /// Every problem on a line of its own, on standard error.
-pub fn print_problems(problems: &[Problem]) {
+pub(super) fn print_problems(problems: &[Problem]) {
     for problem in problems {
         eprintln!("{problem}");
     }

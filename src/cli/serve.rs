@@ -14,7 +14,7 @@ use crate::config::settings::value::LogFormat;
 use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
 use crate::telemetry;
 
-pub fn run(args: ServeArgs) -> ExitCode {
+pub(super) fn run(args: ServeArgs) -> ExitCode {
     let mut loaded = match config::load(args.config.config_dir.as_deref()) {
         Ok(loaded) => loaded,
         Err(problems) => {

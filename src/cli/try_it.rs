@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Denied is neither a success nor a mistake.
 const DENIED: u8 = 2;
 
-pub fn run(args: &TryArgs) -> ExitCode {
+pub(super) fn run(args: &TryArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime");
     match runtime.and_then(|runtime| runtime.block_on(ask(args))) {
         Ok(response) => {
@@ -44,7 +44,7 @@ async fn ask(args: &TryArgs) -> anyhow::Result<pb::RateLimitResponse> {
 }
 
 /// A request of one descriptor.
-pub fn request(domain: &str, entries: &[(String, String)], hits: u64) -> pb::RateLimitRequest {
+pub(super) fn request(domain: &str, entries: &[(String, String)], hits: u64) -> pb::RateLimitRequest {
     let entries =
         entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect();
     let hits_addend = Some(pb::UInt64Value { value: hits });
@@ -52,7 +52,7 @@ pub fn request(domain: &str, entries: &[(String, String)], hits: u64) -> pb::Rat
     pb::RateLimitRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
-pub async fn connect(address: &Listen) -> Result<Channel, tonic::transport::Error> {
+pub(super) async fn connect(address: &Listen) -> Result<Channel, tonic::transport::Error> {
     let uri = match address {
         Listen::Tcp(address) => format!("http://{address}"),
         Listen::Unix(path) => format!("unix://{}", path.display()),

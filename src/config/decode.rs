@@ -20,22 +20,22 @@ const PAIRS_MAX: usize = 16;
 
 /// Where the complaints about one file go. A cell, so that every reader can complain without being handed a list.
 #[derive(Debug)]
-pub struct Sink {
-    pub file: Arc<str>,
+pub(crate) struct Sink {
+    pub(crate) file: Arc<str>,
     problems: RefCell<Problems>,
 }
 
 impl Sink {
-    pub fn new(file: &str) -> Self {
+    pub(crate) fn new(file: &str) -> Self {
         Self { file: Arc::from(file), problems: RefCell::default() }
     }
 
-    pub fn into_problems(self) -> Problems {
+    pub(crate) fn into_problems(self) -> Problems {
         self.problems.into_inner()
     }
 
     /// Says that a field is wrong. The words are asked for only if there is room for them.
-    pub fn mistake<M: Into<String>>(&self, line: u32, at: &At<'_>, message: impl FnOnce() -> M) {
+    pub(crate) fn mistake<M: Into<String>>(&self, line: u32, at: &At<'_>, message: impl FnOnce() -> M) {
         let mut problems = self.problems.borrow_mut();
         if problems.is_full() {
             problems.count_more(1, Arc::clone(&self.file));
@@ -45,7 +45,7 @@ impl Sink {
         }
     }
 
-    pub fn warn(&self, line: u32, field: impl fmt::Display, message: impl Into<String>) {
+    pub(crate) fn warn(&self, line: u32, field: impl fmt::Display, message: impl Into<String>) {
         let problem = self.problem(line, field.to_string(), message.into());
         self.problems.borrow_mut().warn(problem);
     }
@@ -57,7 +57,7 @@ impl Sink {
 
 /// The path to a field. A list through the callers' stack frames: it is written out only for a complaint.
 #[derive(Debug, Clone, Copy)]
-pub struct At<'p> {
+pub(crate) struct At<'p> {
     parent: Option<&'p At<'p>>,
     step: Step<'p>,
 }
@@ -70,13 +70,13 @@ enum Step<'p> {
 }
 
 impl<'p> At<'p> {
-    pub const ROOT: At<'static> = At { parent: None, step: Step::Root };
+    pub(crate) const ROOT: At<'static> = At { parent: None, step: Step::Root };
 
-    pub fn key(&'p self, key: &'p str) -> At<'p> {
+    pub(crate) fn key(&'p self, key: &'p str) -> At<'p> {
         At { parent: Some(self), step: Step::Key(key) }
     }
 
-    pub fn index(&'p self, index: usize) -> At<'p> {
+    pub(crate) fn index(&'p self, index: usize) -> At<'p> {
         At { parent: Some(self), step: Step::Index(index) }
     }
 }
@@ -99,16 +99,16 @@ impl fmt::Display for At<'_> {
 
 /// The entries of one mapping.
 #[derive(Debug)]
-pub struct Fields<'v> {
+pub(crate) struct Fields<'v> {
     entries: &'v [Entry<'v>],
-    pub line: u32,
-    pub at: At<'v>,
-    pub sink: &'v Sink,
+    pub(crate) line: u32,
+    pub(crate) at: At<'v>,
+    pub(crate) sink: &'v Sink,
 }
 
 impl<'v> Fields<'v> {
     /// The fields of `value`, with a complaint about every key that isn't of its shape or is there twice.
-    pub fn of(value: &'v Value<'v>, at: At<'v>, sink: &'v Sink, shape: &Shape) -> Option<Self> {
+    pub(crate) fn of(value: &'v Value<'v>, at: At<'v>, sink: &'v Sink, shape: &Shape) -> Option<Self> {
         let Data::Map(entries) = &value.data else {
             sink.mistake(value.line, &at, || {
                 format!("must be a mapping with the keys {}, not {}", shape.keys.join(", "), value.sort())
@@ -149,37 +149,37 @@ impl<'v> Fields<'v> {
     }
 
     /// The value of `key`, if it has one.
-    pub fn get(&self, key: &str) -> Option<&'v Value<'v>> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'v Value<'v>> {
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         (!entry.value.is_null()).then_some(&entry.value)
     }
 
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
     /// `key` is written, but there is nothing behind it.
-    pub fn is_left_empty(&self, key: &str) -> bool {
+    pub(crate) fn is_left_empty(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key) && !self.has(key)
     }
 
     /// The line of `key`, or of the mapping that lacks it.
-    pub fn line_of(&self, key: &str) -> u32 {
+    pub(crate) fn line_of(&self, key: &str) -> u32 {
         self.entries.iter().find(|entry| entry.key == key).map_or(self.line, |entry| entry.line)
     }
 
     /// Says that `key` is wrong.
-    pub fn mistake<M: Into<String>>(&self, key: &str, message: impl FnOnce() -> M) {
+    pub(crate) fn mistake<M: Into<String>>(&self, key: &str, message: impl FnOnce() -> M) {
         self.sink.mistake(self.line_of(key), &self.at.key(key), message);
     }
 
     /// Says that `key` is probably not meant as it is.
-    pub fn warn(&self, key: &str, message: &str) {
+    pub(crate) fn warn(&self, key: &str, message: &str) {
         self.sink.warn(self.line_of(key), self.at.key(key), message);
     }
 
     /// Says that `key` is missing, if it is.
-    pub fn need(&self, key: &str, what: &str) -> bool {
+    pub(crate) fn need(&self, key: &str, what: &str) -> bool {
         let there = self.has(key);
         if !there {
             self.mistake(key, || format!("is missing: {what}"));
@@ -188,7 +188,11 @@ impl<'v> Fields<'v> {
     }
 
     /// Reads a scalar with `read`, whose error says what would be right.
-    pub fn scalar<T>(&self, key: &str, read: impl FnOnce(&'v str, bool) -> Result<T, String>) -> Option<T> {
+    pub(crate) fn scalar<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&'v str, bool) -> Result<T, String>,
+    ) -> Option<T> {
         let value = self.get(key)?;
         read_scalar(value, read)
             .map_err(|message| self.sink.mistake(value.line, &self.at.key(key), || message))
@@ -196,33 +200,33 @@ impl<'v> Fields<'v> {
     }
 
     /// The text as it was written, whatever it looks like.
-    pub fn text(&self, key: &str) -> Option<&'v str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&'v str> {
         self.scalar(key, |text, _| Ok(text))
     }
 
-    pub fn parsed<T: FromStr<Err: fmt::Display>>(&self, key: &str) -> Option<T> {
+    pub(crate) fn parsed<T: FromStr<Err: fmt::Display>>(&self, key: &str) -> Option<T> {
         self.scalar(key, |text, _| text.parse().map_err(|error: T::Err| error.to_string()))
     }
 
-    pub fn flag(&self, key: &str) -> bool {
+    pub(crate) fn flag(&self, key: &str) -> bool {
         self.scalar(key, scalar::flag).unwrap_or(false)
     }
 
-    pub fn whole(&self, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(crate) fn whole(&self, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
         self.scalar(key, |text, plain| scalar::whole(text, plain, &range))
     }
 
-    pub fn number(&self, key: &str) -> Option<f64> {
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
         self.scalar(key, scalar::number)
     }
 
     /// The mapping under `key`.
-    pub fn map<'s>(&'s self, key: &'s str, shape: &Shape) -> Option<Fields<'s>> {
+    pub(crate) fn map<'s>(&'s self, key: &'s str, shape: &Shape) -> Option<Fields<'s>> {
         Fields::of(self.get(key)?, self.at.key(key), self.sink, shape)
     }
 
     /// The list under `key`; an empty one if there is none.
-    pub fn list<'s>(&'s self, key: &'s str) -> List<'s> {
+    pub(crate) fn list<'s>(&'s self, key: &'s str) -> List<'s> {
         let at = self.at.key(key);
         match self.get(key).map(|value| (&value.data, value)) {
             None => List { items: &[], at, given: false },
@@ -237,16 +241,16 @@ impl<'v> Fields<'v> {
 
 /// The items of one list.
 #[derive(Debug)]
-pub struct List<'v> {
-    pub items: &'v [Value<'v>],
-    pub at: At<'v>,
+pub(crate) struct List<'v> {
+    pub(crate) items: &'v [Value<'v>],
+    pub(crate) at: At<'v>,
     /// There is a list, even if an empty one.
-    pub given: bool,
+    pub(crate) given: bool,
 }
 
 impl<'v> List<'v> {
     /// Each item and the path to it.
-    pub fn iter(&self) -> impl Iterator<Item = (&'v Value<'v>, At<'_>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'v Value<'v>, At<'_>)> {
         self.items.iter().enumerate().map(|(index, item)| (item, self.at.index(index)))
     }
 }

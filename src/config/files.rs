@@ -48,13 +48,13 @@ impl Files {
 }
 
 /// `sluice.yaml` of `dir`, if there is one.
-pub fn read_settings(dir: &Path) -> Result<Option<Document>, Problem> {
+pub(crate) fn read_settings(dir: &Path) -> Result<Option<Document>, Problem> {
     check_dir(dir)?;
     read_file(&dir.join("sluice.yaml"))
 }
 
 /// A configuration directory has to be one.
-pub fn check_dir(dir: &Path) -> Result<(), Problem> {
+pub(crate) fn check_dir(dir: &Path) -> Result<(), Problem> {
     match fs::metadata(dir) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(problem(dir, "is no directory")),

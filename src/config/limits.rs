@@ -43,7 +43,10 @@ pub fn load_limits(files: &[Document], previous: Option<&Registry>) -> Result<Lo
 }
 
 /// One named limit as JSON, with the keys it has in a file. `file` is what its problems say they are in.
-pub fn limit_from_json(json: &serde_json::Value, file: &str) -> Result<(LimitKey, LimitSpec), Vec<Problem>> {
+pub(crate) fn limit_from_json(
+    json: &serde_json::Value,
+    file: &str,
+) -> Result<(LimitKey, LimitSpec), Vec<Problem>> {
     let (tree, sink) = (Value::from_json(json), Sink::new(file));
     let limit = Fields::of(&tree, At::ROOT, &sink, &shapes::NAMED).and_then(|fields| {
         let spec = spec::limit(&fields);

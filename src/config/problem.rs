@@ -22,7 +22,7 @@ pub struct Problem {
 
 impl Problem {
     /// A problem with the file as a whole.
-    pub fn of_file(file: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn of_file(file: &str, message: impl Into<String>) -> Self {
         Self { file: Arc::from(file), line: 0, field: String::new(), message: message.into() }
     }
 }
@@ -42,7 +42,7 @@ impl fmt::Display for Problem {
 
 /// Mistakes, which reject, and warnings, which don't.
 #[derive(Debug, Default)]
-pub struct Problems {
+pub(crate) struct Problems {
     mistakes: Vec<Problem>,
     /// Mistakes beyond those kept, and the file of the last of them.
     more: Option<(usize, Arc<str>)>,
@@ -51,11 +51,11 @@ pub struct Problems {
 
 impl Problems {
     /// No further mistake would be kept: a caller may spare itself the wording.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.mistakes.len() >= MISTAKES_MAX
     }
 
-    pub fn mistake(&mut self, problem: Problem) {
+    pub(crate) fn mistake(&mut self, problem: Problem) {
         if self.is_full() {
             self.count_more(1, problem.file);
         } else {
@@ -64,20 +64,20 @@ impl Problems {
     }
 
     /// A mistake of `file` that isn't worded, because the list [is full](Self::is_full).
-    pub fn count_more(&mut self, count: usize, file: Arc<str>) {
+    pub(crate) fn count_more(&mut self, count: usize, file: Arc<str>) {
         let before = self.more.take().map_or(0, |(before, _)| before);
         self.more = Some((before + count, file));
     }
 
     /// Something that is probably not meant, but can be served.
-    pub fn warn(&mut self, problem: Problem) {
+    pub(crate) fn warn(&mut self, problem: Problem) {
         if self.warnings.len() < MISTAKES_MAX {
             self.warnings.push(problem);
         }
     }
 
     /// Takes over what another file had.
-    pub fn absorb(&mut self, other: Problems) {
+    pub(crate) fn absorb(&mut self, other: Problems) {
         self.mistakes.extend(other.mistakes);
         self.warnings.extend(other.warnings);
         if let Some((count, file)) = other.more {
@@ -86,7 +86,7 @@ impl Problems {
     }
 
     /// The warnings if there is no mistake, else the mistakes; by file and line.
-    pub fn finish(mut self) -> Result<Vec<Problem>, Vec<Problem>> {
+    pub(crate) fn finish(mut self) -> Result<Vec<Problem>, Vec<Problem>> {
         if self.mistakes.is_empty() {
             self.warnings.sort();
             return Ok(self.warnings);

@@ -79,7 +79,7 @@ pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> RetryPol
 }
 
 /// What the file has under `retry_policy`, whole or in part, over `base`.
-pub fn retry_policy_from_json(
+pub(crate) fn retry_policy_from_json(
     json: &serde_json::Value,
     base: &RetryPolicy,
 ) -> Result<RetryPolicy, Vec<Problem>> {

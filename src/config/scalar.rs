@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 const SHOWN_CHARS_MAX: usize = 60;
 
 /// `true` and `false`, and the older words for them that Go's YAML knows.
-pub fn flag(text: &str, plain: bool) -> Result<bool, String> {
+pub(crate) fn flag(text: &str, plain: bool) -> Result<bool, String> {
     match text {
         _ if !plain => {}
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return Ok(true),
@@ -21,7 +21,7 @@ pub fn flag(text: &str, plain: bool) -> Result<bool, String> {
 }
 
 /// A whole number in `range`: decimal, or with `0x`, `0o`, `0b`; `_` may stand between digits.
-pub fn whole(text: &str, plain: bool, range: &RangeInclusive<u64>) -> Result<u64, String> {
+pub(crate) fn whole(text: &str, plain: bool, range: &RangeInclusive<u64>) -> Result<u64, String> {
     let (least, most) = (range.start(), range.end());
     let refusal = || format!("must be a whole number from {least} to {most}, not {}", quoted(text, plain));
     let digits = text.strip_prefix('+').unwrap_or(text);
@@ -50,7 +50,7 @@ pub fn whole(text: &str, plain: bool, range: &RangeInclusive<u64>) -> Result<u64
 }
 
 /// A decimal number, with or without fraction and exponent.
-pub fn number(text: &str, plain: bool) -> Result<f64, String> {
+pub(crate) fn number(text: &str, plain: bool) -> Result<f64, String> {
     let decimal = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E'));
     text.parse()
         .ok()
@@ -59,7 +59,7 @@ pub fn number(text: &str, plain: bool) -> Result<f64, String> {
 }
 
 /// A word in a complaint: on one line, and no longer than one can read.
-pub fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::new();
     for c in text.chars().take(SHOWN_CHARS_MAX) {
         match c.is_control() {

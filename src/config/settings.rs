@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, TransferIds};
 use super::decode::{At, Fields, Sink};
-use super::problem::{Problem, Problems};
+use super::problem::Problems;
 use super::shape::Shape;
 use super::source::Document;
 use super::tree::Data;
@@ -169,7 +169,10 @@ static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: 
 static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
 
 /// The settings of a file; the defaults if there is none, and for what it leaves out. And warnings.
-pub fn load_settings(file: Option<&Document>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+#[cfg(test)]
+pub(super) fn load_settings(
+    file: Option<&Document>,
+) -> Result<(Settings, Vec<super::Problem>), Vec<super::Problem>> {
     let mut problems = Problems::default();
     let settings = read(file, &mut problems);
     problems.finish().map(|warnings| (settings, warnings))

@@ -7,24 +7,24 @@ use super::scalar::shown;
 
 /// The keys of one kind of mapping.
 #[derive(Debug)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// As in "a key of …".
-    pub name: &'static str,
-    pub keys: &'static [&'static str],
+    pub(crate) name: &'static str,
+    pub(crate) keys: &'static [&'static str],
     /// All shapes of the same file.
-    pub family: &'static [&'static Shape],
+    pub(crate) family: &'static [&'static Shape],
 }
 
 /// Words longer than this are not compared: nobody mistypes that much, and the comparison is quadratic.
 const WORD_MAX: usize = 40;
 
 impl Shape {
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.keys.contains(&key)
     }
 
     /// Why `key` is wrong here.
-    pub fn refusal(&self, key: &str) -> String {
+    pub(crate) fn refusal(&self, key: &str) -> String {
         if let Some(home) = self.family.iter().find(|shape| shape.has(key)) {
             return format!("is a key of {}, not of {}", home.name, self.name);
         }
@@ -36,7 +36,7 @@ impl Shape {
 }
 
 /// What to say of a word that is none of `words`.
-pub fn one_of(typed: &str, words: &[&str]) -> String {
+pub(crate) fn one_of(typed: &str, words: &[&str]) -> String {
     let list = format!("must be one of {}, not `{}`", words.join(", "), shown(typed));
     match nearest(typed, words) {
         Some(meant) => format!("{list}; did you mean `{meant}`?"),
@@ -45,7 +45,7 @@ pub fn one_of(typed: &str, words: &[&str]) -> String {
 }
 
 /// The word that `typed` was probably meant to be.
-pub fn nearest<'w>(typed: &str, words: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(typed: &str, words: &[&'w str]) -> Option<&'w str> {
     if typed.chars().count() > WORD_MAX {
         return None;
     }

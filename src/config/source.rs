@@ -25,7 +25,7 @@ pub struct Content {
 
 impl Content {
     /// The names of all documents.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.limits.iter().chain(&self.retry_policy).map(|document| document.name.as_str())
     }
 }

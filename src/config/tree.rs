@@ -7,13 +7,13 @@ use std::borrow::Cow;
 
 /// One value and the line it starts on, from 1; 0 if there are no lines.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Value<'t> {
-    pub line: u32,
-    pub data: Data<'t>,
+pub(crate) struct Value<'t> {
+    pub(crate) line: u32,
+    pub(crate) data: Data<'t>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Data<'t> {
+pub(crate) enum Data<'t> {
     Scalar {
         text: Cow<'t, str>,
         /// Written without quotes, so that it may be a number, a bool or null.
@@ -26,21 +26,21 @@ pub enum Data<'t> {
 
 /// One `key: value` of a mapping.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry<'t> {
-    pub key: Cow<'t, str>,
+pub(crate) struct Entry<'t> {
+    pub(crate) key: Cow<'t, str>,
     /// The line of the key.
-    pub line: u32,
-    pub value: Value<'t>,
+    pub(crate) line: u32,
+    pub(crate) value: Value<'t>,
 }
 
 impl<'t> Value<'t> {
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(&self.data, Data::Scalar { text, plain: true }
             if matches!(&**text, "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// What it is, for error messages.
-    pub fn sort(&self) -> &'static str {
+    pub(crate) fn sort(&self) -> &'static str {
         match &self.data {
             _ if self.is_null() => "nothing",
             Data::Scalar { .. } => "a plain value",
@@ -50,7 +50,7 @@ impl<'t> Value<'t> {
     }
 
     /// The same tree from JSON, which has no lines. As deep as the value, which its parser has bounded.
-    pub fn from_json(json: &'t serde_json::Value) -> Self {
+    pub(crate) fn from_json(json: &'t serde_json::Value) -> Self {
         let plain = |text| Data::Scalar { text, plain: true };
         let data = match json {
             serde_json::Value::Null => plain("null".into()),
@@ -65,7 +65,7 @@ impl<'t> Value<'t> {
     }
 
     /// The line of `path` (`a.b[2].c`), or of the nearest thing above it that is there.
-    pub fn line_of(&self, path: &str) -> u32 {
+    pub(crate) fn line_of(&self, path: &str) -> u32 {
         let mut here = self;
         for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
             let next = match &here.data {

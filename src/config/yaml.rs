@@ -11,7 +11,7 @@ use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, S
 use super::tree::{Data, Entry, Value};
 
 /// 100,000 ordinary limits are about 12 MB.
-pub const FILE_BYTES_MAX: usize = 16 << 20;
+pub(crate) const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// A value weighs its text and this much for itself.
 const VALUE_WEIGHT: usize = 16;
@@ -27,13 +27,13 @@ const TOO_DEEP: &str = "is nested too deep";
 
 /// Why a text could not be read.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub line: u32,
-    pub message: String,
+pub(crate) struct Fault {
+    pub(crate) line: u32,
+    pub(crate) message: String,
 }
 
 /// The tree of `text`, or `None` if there is nothing in it.
-pub fn parse(text: &str) -> Result<Option<Value<'_>>, Fault> {
+pub(crate) fn parse(text: &str) -> Result<Option<Value<'_>>, Fault> {
     if text.len() > FILE_BYTES_MAX {
         return Err(Fault {
             line: 1,

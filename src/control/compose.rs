@@ -14,12 +14,12 @@ use crate::state::State;
 
 /// What a snapshot is made of.
 #[derive(Debug)]
-pub struct Composed {
+pub(crate) struct Composed {
     /// With the limits of the API in its registry.
-    pub hot: Hot,
-    pub retry_override: Option<PolicyOverride>,
+    pub(crate) hot: Hot,
+    pub(crate) retry_override: Option<PolicyOverride>,
     /// Limits of the API that a source has now.
-    pub taken_over: Vec<LimitKey>,
+    pub(crate) taken_over: Vec<LimitKey>,
 }
 
 /// What all sources say, with what the admin API made beside it, and what that changes in what is live. Fails with every
@@ -38,7 +38,11 @@ pub(super) fn compose(
 }
 
 /// Puts what the admin API made beside what the sources say. Fails only if an override doesn't fit.
-pub fn with_api(mut hot: Hot, state: &State, before: Option<&Registry>) -> Result<Composed, Vec<Problem>> {
+pub(crate) fn with_api(
+    mut hot: Hot,
+    state: &State,
+    before: Option<&Registry>,
+) -> Result<Composed, Vec<Problem>> {
     let retry_override = match &state.retry_override {
         Some(patch) => Some(policy_override(patch.clone(), &hot.retry_policy)?),
         None => None,
@@ -67,6 +71,6 @@ pub(super) fn policy_override(
 }
 
 /// A policy for comparing and showing. It is plain data, so that this can't fail.
-pub fn as_json(policy: &RetryPolicy) -> serde_json::Value {
+pub(crate) fn as_json(policy: &RetryPolicy) -> serde_json::Value {
     serde_json::to_value(policy).unwrap_or_default()
 }

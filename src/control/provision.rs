@@ -48,7 +48,7 @@ impl Control {
     }
 
     /// Brings the ledger to what is live, whenever that has changed, and for as long as it takes.
-    pub async fn keep_provisioned(self: Arc<Self>) {
+    pub(crate) async fn keep_provisioned(self: Arc<Self>) {
         loop {
             self.unprovisioned.notified().await;
             let mut backoff = Backoff::default();
@@ -107,7 +107,10 @@ impl Control {
     }
 
     /// Keeps what the ledger says about decreasing limits over a restart.
-    pub async fn remember_capacity(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<CapacityEvent>) {
+    pub(crate) async fn remember_capacity(
+        self: Arc<Self>,
+        mut events: mpsc::UnboundedReceiver<CapacityEvent>,
+    ) {
         let mut gathered = Vec::new();
         while events.recv_many(&mut gathered, EVENTS_PER_WRITE).await > 0 {
             let mut owned = self.owned.lock().await;

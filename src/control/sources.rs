@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::config::{Content, Problem};
 
 /// What a source is called: `files`.
-pub type SourceName = &'static str;
+pub(crate) type SourceName = &'static str;
 
 #[derive(Debug, Default)]
 pub(super) struct Sources(BTreeMap<SourceName, Source>);

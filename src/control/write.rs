@@ -18,7 +18,7 @@ use crate::snapshot::{PolicyOverride, Snapshot};
 use crate::state::{API_LIMITS_MAX, State};
 
 #[derive(Debug, thiserror::Error)]
-pub enum WriteError {
+pub(crate) enum WriteError {
     #[error("{0} defines it: change it there, and it is live within two seconds")]
     OwnedByFile(Origin),
     #[error("there is no limit with this key")]
@@ -37,13 +37,13 @@ fn list(problems: &[Problem]) -> String {
 
 impl Control {
     /// Who owns the limit with this key; `None` if there is none.
-    pub fn owner(&self, key: &str) -> Option<Origin> {
+    pub(crate) fn owner(&self, key: &str) -> Option<Origin> {
         let limit = self.live().registry.resolve(key, &self.service.admission.accounts);
         limit.map(|limit| limit.spec.origin.clone())
     }
 
     /// Makes or changes a limit.
-    pub async fn put_limit(
+    pub(crate) async fn put_limit(
         self: &Arc<Self>,
         key: LimitKey,
         spec: LimitSpec,
@@ -79,7 +79,7 @@ impl Control {
     }
 
     /// Removes a limit. Its account stays in the ledger.
-    pub async fn delete_limit(self: &Arc<Self>, key: LimitKey) -> Result<(), WriteError> {
+    pub(crate) async fn delete_limit(self: &Arc<Self>, key: LimitKey) -> Result<(), WriteError> {
         let control = Arc::clone(self);
         self.to_the_end(async move {
             let mut owned = control.writable(&key).await?;
@@ -100,7 +100,10 @@ impl Control {
     }
 
     /// Puts a policy, whole or in part, over the file's; `None` returns to the file's.
-    pub async fn override_retry_policy(self: &Arc<Self>, patch: Option<Value>) -> Result<(), WriteError> {
+    pub(crate) async fn override_retry_policy(
+        self: &Arc<Self>,
+        patch: Option<Value>,
+    ) -> Result<(), WriteError> {
         let control = Arc::clone(self);
         self.to_the_end(async move {
             let mut owned = control.owned.lock().await;

@@ -15,14 +15,18 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::service::Routes;
-use tonic::{Status, TimeoutExpired};
+use tonic::{Code, Status, TimeoutExpired};
 use tower::Service as _;
 
-use super::rls;
+use super::body::RequestBody;
+use super::{lease, rls};
 use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent};
 use crate::api::{REQUEST_ID, pb};
+use crate::clock;
+use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -30,36 +34,77 @@ static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// In front of a message: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
+pub(crate) const PREFIX_BYTES: usize = 5;
 
+/// Methods that answer with a stream, which ends when its peer likes.
+const WATCH_LEASE: (&str, &str) = (lease::SERVICE_NAME, "WatchLease");
+const WATCH_HEALTH: (&str, &str) = ("grpc.health.v1.Health", "Watch");
+const REFLECTION: &str = "/grpc.reflection.";
+
+/// Streams of reflection at once. They are for people with a tool, and each keeps a task and what it has not read yet.
+pub(crate) const REFLECTIONS_MAX: usize = 16;
+
+/// What an open call costs before its body: its stream, its task and what it waits with. Measured (debug build): 4,096 calls that
+/// have sent only their headers hold 36 MB, which is 8.7 kB each.
+const CALL_BYTES: usize = 12 << 10;
+
+/// One connection's way in.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     pub(crate) service: Arc<Service>,
     /// Every method there is, this one too.
     pub(crate) routes: Routes,
+    pub(crate) reflections: Arc<Semaphore>,
 }
 
-/// What goes back.
+/// What goes back, and what its call holds until all of it is sent.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) struct Answer {
+    content: Content,
+    call: Option<Arc<Call>>,
+    _reflection: Option<OwnedSemaphorePermit>,
+}
+
+#[derive(Debug)]
+enum Content {
     Plain { message: Option<AnswerBytes>, trailers: Option<HeaderMap> },
     Tonic(AnswerBody<tonic::body::Body>),
 }
 
+impl From<Content> for Answer {
+    fn from(content: Content) -> Self {
+        Self { content, call: None, _reflection: None }
+    }
+}
+
 impl Front {
-    pub(crate) async fn answer(self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
-        match timeout_of(request.headers()) {
-            None => self.route(request).await,
+    pub(crate) async fn answer(
+        self,
+        connection: Arc<Connection>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Answer>, Infallible> {
+        let call = match connection.call(CALL_BYTES + bytes_of(request.headers())) {
+            Ok(call) => call,
+            Err(full) => return Ok(refusal(&Status::resource_exhausted(full.to_string()))),
+        };
+        let is_stream = is_stream(request.uri().path());
+        let limit = timeout_of(request.headers());
+        let request = request.map(|body| RequestBody::new(body, Arc::clone(&call)));
+        let mut answer = match limit {
+            None => self.route(request).await?,
             Some(limit) => match tokio::time::timeout(limit, self.route(request)).await {
-                Ok(answer) => answer,
-                Err(_) => Ok(refusal(&Status::from_error(Box::new(TimeoutExpired(()))))),
+                Ok(answer) => answer?,
+                Err(_) => refusal(&Status::from_error(Box::new(TimeoutExpired(())))),
             },
-        }
+        };
+        call.is_answered(!is_stream, clock::monotonic_ms());
+        answer.body_mut().call = Some(call);
+        Ok(answer)
     }
 
-    async fn route(mut self, request: Request<Incoming>) -> Result<Response<Answer>, Infallible> {
+    async fn route(self, request: Request<RequestBody>) -> Result<Response<Answer>, Infallible> {
         if request.uri().path() != rls::PATH || request.headers().contains_key(&GRPC_ENCODING) {
-            return Ok(tonic_answer(self.routes.call(request).await?));
+            return self.by_tonic(request).await;
         }
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
@@ -72,10 +117,31 @@ impl Front {
             }
             Ok(Read::Odd(start)) => {
                 let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
-                Ok(tonic_answer(self.routes.call(request).await?))
+                self.by_tonic(request).await
             }
-            Err(error) => Ok(refusal(&Status::from_error(Box::new(error)))),
+            Err(status) => Ok(refusal(&status)),
         }
+    }
+
+    async fn by_tonic<B>(mut self, request: Request<B>) -> Result<Response<Answer>, Infallible>
+    where
+        B: Body<Data = Bytes, Error = Status> + Send + 'static,
+    {
+        let mut reflection = None;
+        if request.uri().path().starts_with(REFLECTION) {
+            let Ok(permit) = Arc::clone(&self.reflections).try_acquire_owned() else {
+                let text = format!("{REFLECTIONS_MAX} streams of reflection are open already");
+                return Ok(refusal(&Status::resource_exhausted(text)));
+            };
+            reflection = Some(permit);
+        }
+        let answer = self.routes.call(request).await?;
+        if let Some(status) = too_large(&answer) {
+            return Ok(refusal(&status));
+        }
+        let mut answer = tonic_answer(answer);
+        answer.body_mut()._reflection = reflection;
+        Ok(answer)
     }
 
     async fn decide(
@@ -96,15 +162,20 @@ enum Read {
     Odd(Bytes),
 }
 
-async fn read(body: &mut Incoming) -> Result<Read, hyper::Error> {
+async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     let first = next(body).await?.unwrap_or_default();
     // Nearly always the first frame has everything, and says so.
     if body.is_end_stream() || is_odd(&first) {
         return Ok(sorted(first));
     }
-    // Grows by doubling: a message may come in very many very small frames.
+    // Copied, because a message may come in very many very small frames, and each would keep what it came in.
     let mut read = BytesMut::from(first);
     while !is_odd(&read) {
+        // Once, when the length is known: growing by and by would end in more than twice of it.
+        if let Some(length) = whole_length(&read).filter(|length| *length > read.capacity()) {
+            body.expect(length)?;
+            read.reserve(length - read.len());
+        }
         match next(body).await? {
             Some(more) => read.extend_from_slice(&more),
             None => return Ok(sorted(read.freeze())),
@@ -123,7 +194,7 @@ fn sorted(mut read: Bytes) -> Read {
 }
 
 /// The next bytes; `None` at the end.
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+async fn next(body: &mut RequestBody) -> Result<Option<Bytes>, Status> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             return Ok(Some(data));
@@ -145,6 +216,24 @@ fn is_odd(read: &[u8]) -> bool {
     let length = whole_length(read);
     compressed
         || length.is_some_and(|length| length > MESSAGE_BYTES_MAX + PREFIX_BYTES || read.len() > length)
+}
+
+fn is_stream(path: &str) -> bool {
+    let is = |(service, method): (&str, &str)| {
+        path.strip_prefix('/').and_then(|path| path.strip_prefix(service)?.strip_prefix('/')) == Some(method)
+    };
+    path.starts_with(REFLECTION) || is(WATCH_LEASE) || is(WATCH_HEALTH)
+}
+
+/// As HTTP/2 counts them.
+fn bytes_of(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+/// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
+fn too_large(answer: &Response<tonic::body::Body>) -> Option<Status> {
+    let status = Status::from_header_map(answer.headers())?;
+    (status.code() == Code::OutOfRange).then(|| Status::invalid_argument(status.message()))
 }
 
 /// As the caller wrote it; what can't be read is no limit.
@@ -173,8 +262,8 @@ fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
     let message = AnswerBytes::new(message.freeze(), unsent);
-    let answer = Answer::Plain { message: Some(message), trailers: Some(trailers) };
-    let mut response = Response::new(answer);
+    let content = Content::Plain { message: Some(message), trailers: Some(trailers) };
+    let mut response = Response::new(Answer::from(content));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
@@ -186,7 +275,7 @@ fn refusal(status: &Status) -> Response<Answer> {
 /// What tonic answered, and with it the leases that its handler put into the response.
 fn tonic_answer(mut response: Response<tonic::body::Body>) -> Response<Answer> {
     let unsent = delivery::carried(response.extensions_mut());
-    response.map(|body| Answer::Tonic(AnswerBody::new(body, unsent)))
+    response.map(|body| Content::Tonic(AnswerBody::new(body, unsent)).into())
 }
 
 impl Body for Answer {
@@ -197,20 +286,20 @@ impl Body for Answer {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<AnswerBytes>, Status>>> {
-        match self.get_mut() {
-            Self::Plain { message, trailers } => {
+        match &mut self.get_mut().content {
+            Content::Plain { message, trailers } => {
                 let message = message.take().map(Frame::data);
                 let frame = message.or_else(|| trailers.take().map(Frame::trailers));
                 Poll::Ready(frame.map(Ok))
             }
-            Self::Tonic(body) => Pin::new(body).poll_frame(cx),
+            Content::Tonic(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Plain { message, trailers } => message.is_none() && trailers.is_none(),
-            Self::Tonic(body) => body.is_end_stream(),
+        match &self.content {
+            Content::Plain { message, trailers } => message.is_none() && trailers.is_none(),
+            Content::Tonic(body) => body.is_end_stream(),
         }
     }
 }
@@ -219,17 +308,14 @@ impl Body for Answer {
 #[derive(Debug)]
 struct Rest {
     start: Option<Bytes>,
-    rest: Incoming,
+    rest: RequestBody,
 }
 
 impl Body for Rest {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Status;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = self.get_mut();
         match this.start.take().filter(|start| !start.is_empty()) {
             Some(start) => Poll::Ready(Some(Ok(Frame::data(start)))),

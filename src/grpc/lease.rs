@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 use super::watch::{unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
+use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery;
 use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveBatch};
@@ -25,7 +26,8 @@ pub(crate) const SERVICE_NAME: &str = pb::lease_service_server::SERVICE_NAME;
 pub(crate) struct LeaseServer(Arc<Service>);
 
 pub(crate) fn server(service: Arc<Service>) -> pb::lease_service_server::LeaseServiceServer<LeaseServer> {
-    pb::lease_service_server::LeaseServiceServer::new(LeaseServer(service))
+    let server = pb::lease_service_server::LeaseServiceServer::new(LeaseServer(service));
+    server.max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
 #[tonic::async_trait]
@@ -55,7 +57,9 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
             Err(error) => Err(error),
         };
         let answer = queue::reserve_answer(outcome);
-        Ok(with_metadata(answer.message, answer.denial.as_ref()))
+        let mut response = with_metadata(answer.message, answer.denial.as_ref());
+        delivery::carry(response.extensions_mut(), answer.unsent);
+        Ok(response)
     }
 
     type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;

@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tonic::Status;
 use tonic::server::{Grpc, NamedService, UnaryService};
-use tonic::{Code, Status};
 
 use crate::api::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use crate::api::delivery::{self, Unsent};
@@ -55,16 +55,9 @@ impl tower::Service<http::Request<tonic::body::Body>> for RateLimitServer {
             }
             let codec = ProtoCodec::<pb::RateLimitResponse, pb::RateLimitRequest>::default();
             let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
-            let answer = grpc.unary(ShouldRateLimit { service }, request).await;
-            Ok(too_large(&answer).map_or(answer, Status::into_http))
+            Ok(grpc.unary(ShouldRateLimit { service }, request).await)
         })
     }
-}
-
-/// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
-fn too_large(answer: &http::Response<tonic::body::Body>) -> Option<Status> {
-    let status = Status::from_header_map(answer.headers())?;
-    (status.code() == Code::OutOfRange).then(|| Status::invalid_argument(status.message()))
 }
 
 struct ShouldRateLimit {

@@ -50,6 +50,16 @@ pub(crate) enum Found {
     Unknown,
 }
 
+/// What a name that a caller chose stands for.
+#[derive(Debug)]
+pub(crate) enum Known {
+    Nothing,
+    /// A lease that is open and holds the same.
+    Same(Lease),
+    /// Something else, or what was completed or has ended in part.
+    Used,
+}
+
 /// A lease for those who look.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -84,6 +94,29 @@ impl Leases {
                 Some(Issued { token: self.token(&first), reserved_at_unix_ms: first.reserved_at_unix_ms })
             }
             Opened::Taken => None,
+        }
+    }
+
+    /// What a name stands for, before anything is reserved under it. If that is the same, an answer that tells of it is
+    /// under way, as with [`Self::issue`].
+    pub(crate) fn known(&self, name: &LeaseId, wants: &[(&str, u64)]) -> Known {
+        let now_unix_ms = clock::unix_ms();
+        let is_same = |there: &[u8]| {
+            read_lease(there)
+                .is_some_and(|there| there.holds(wants.iter().copied()) && there.all_held_at(now_unix_ms))
+        };
+        match self.table.again(name.bits(), is_same) {
+            None => Known::Nothing,
+            Some(Opened::Again(record)) => match read(&record) {
+                Some(view) if view.lease.id == *name => Known::Same(view.lease),
+                // Another name of it: what became of it is written under its own.
+                Some(view) => match self.table.find(view.lease.id.bits()) {
+                    Some(LeaseRecord { state: LeaseState::Open, .. }) => Known::Same(view.lease),
+                    _ => Known::Used,
+                },
+                None => Known::Used,
+            },
+            Some(Opened::New | Opened::Taken) => Known::Used,
         }
     }
 

@@ -110,16 +110,18 @@ impl LeaseTable {
     ) -> Opened {
         let mut inner = self.inner.lock();
         if let Some(at) = inner.find(id) {
-            let entry = &mut inner.entries[at as usize];
-            if entry.state == LeaseState::Completed || !is_same(&entry.bytes) {
-                return Opened::Taken;
-            }
-            entry.unsent = entry.unsent.saturating_add(1);
-            return Opened::Again(inner.record(at));
+            return inner.again(at, is_same);
         }
         let entry = Entry { unsent: 1, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
         inner.insert(entry, self.places_max);
         Opened::New
+    }
+
+    /// The same for a name under which nothing was reserved; `None` if nobody knows it.
+    pub(crate) fn again(&self, id: u128, is_same: impl FnOnce(&[u8]) -> bool) -> Option<Opened> {
+        let mut inner = self.inner.lock();
+        let at = inner.find(id)?;
+        Some(inner.again(at, is_same))
     }
 
     /// Remembers another name of a lease that has an entry of its own, unless there is something of that name.
@@ -208,6 +210,15 @@ impl Inner {
     fn record(&self, at: u32) -> LeaseRecord {
         let entry = &self.entries[at as usize];
         LeaseRecord { state: entry.state, bytes: entry.bytes.clone() }
+    }
+
+    fn again(&mut self, at: u32, is_same: impl FnOnce(&[u8]) -> bool) -> Opened {
+        let entry = &mut self.entries[at as usize];
+        if entry.state == LeaseState::Completed || !is_same(&entry.bytes) {
+            return Opened::Taken;
+        }
+        entry.unsent = entry.unsent.saturating_add(1);
+        Opened::Again(self.record(at))
     }
 
     fn insert(&mut self, entry: Entry, places_max: usize) {

@@ -23,6 +23,7 @@ mod wire;
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -33,7 +34,7 @@ pub use self::known::Known;
 use self::restart::restart_on_panic;
 use self::shared::Shared;
 pub use self::shared::Task;
-use self::work::{Step, Waiting, Work, can_be_given_back};
+use self::work::{Waiting, Work, WorkKind, can_be_given_back};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
 use super::{Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Verdict, Want};
@@ -96,7 +97,7 @@ impl TigerBeetle {
             return Err(LedgerError::Unavailable(self.shared.writer.why_down()));
         }
         let (reply, answer) = oneshot::channel();
-        let work = Work { chain: chain.clone(), step: Step::Apply, sum: None, reply: Some(reply) };
+        let work = Work { chain: chain.clone(), kind: WorkKind::Apply, sum: None, reply: Some(reply) };
         self.queue.try_send(work).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.queue_full(),
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),
@@ -160,6 +161,11 @@ impl TigerBeetle {
     #[cfg(debug_assertions)]
     pub fn make_panic(&self, task: Task) {
         self.shared.make_panic(task);
+    }
+
+    /// How often a task failed and was started again, for tests.
+    pub fn restarts(&self) -> u64 {
+        self.shared.restarts.load(Ordering::Relaxed)
     }
 
     /// How many times the session that decides was replaced, for tests.

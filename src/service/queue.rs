@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::Service;
-use super::reserve::{Ask, AskName, ReserveError, UnknownLimit};
+use super::reserve::{Ask, AskName, Grant, ReserveError, UnknownLimit};
 use super::unsent::UnsentLease;
 use crate::admission::{self, Denial, Name};
 use crate::clock;
@@ -35,7 +35,7 @@ const FIRST_ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum QueueReserve {
     /// It has a place, or was served at once.
-    Placed(PlaceStatus),
+    Placed(PlaceStatus, Option<UnsentLease>),
     /// It can never be served, or there is no place left.
     Denied(Denial),
 }
@@ -64,21 +64,26 @@ impl Service {
             AskName::Request(id) => self.admission.name(&plan, Name::Request(id)),
             AskName::Lease(id) => id.clone(),
         };
+        if !self.queue.has(JobId::of(&id))
+            && let Some(grant) = self.granted_before(ask, &plan)?
+        {
+            return Ok(self.granted(ask, grant));
+        }
         let mut refused_by = None;
         let limits = plan.requirements.iter().map(|requirement| requirement.account.id);
         if self.queue.may_skip(JobId::of(&id), limits) {
             match self.admission.attempt(&plan, Name::Lease(&id), &snapshot.retry).await {
                 Ok(admission::Attempt::Taken(lease)) => return self.served_at_once(ask, plan, lease),
-                Ok(admission::Attempt::UsedForAnother) => return Err(ReserveError::UsedForAnother),
+                Ok(admission::Attempt::NameIsUsed) => return Err(ReserveError::LeaseIdUsed),
                 Ok(admission::Attempt::Refused { limit, .. }) => refused_by = Some(limit),
                 // A ledger that doesn't answer is waited for in the queue.
                 Ok(admission::Attempt::NameIsSpent | admission::Attempt::Never(_)) | Err(_) => {}
             }
         }
         match self.queue.take_place(new_place(ask, id, plan, refused_by), &snapshot.retry.queue) {
-            Ok(id) => self.first_status(id).await.map(QueueReserve::Placed),
+            Ok(id) => self.first_status(id).await,
             Err(NoPlace::Full(full)) => Ok(self.no_place(queue_full(full))),
-            Err(NoPlace::NameUsed) => Err(ReserveError::UsedForAnother),
+            Err(NoPlace::NameUsed) => Err(ReserveError::LeaseIdUsed),
             Err(NoPlace::Closing) => Err(LedgerError::Unavailable("shutting down".to_owned()).into()),
         }
     }
@@ -99,8 +104,11 @@ impl Service {
             Box::new(self.admission.undo(&plan, Name::Lease(id), id))
         });
         let grant = self.grant(ask, lease, undo)?;
-        grant.unsent.into_iter().for_each(UnsentLease::sent);
         self.lease_api.allowed(Reason::Allowed);
+        Ok(self.granted(ask, grant))
+    }
+
+    fn granted(&self, ask: &Ask<'_>, grant: Grant) -> QueueReserve {
         let reserved = Reserved {
             lease: grant.id.clone(),
             token: grant.token.clone(),
@@ -109,7 +117,7 @@ impl Service {
             unclaimed: None,
             is_picked_up: true,
         };
-        Ok(QueueReserve::Placed(PlaceStatus {
+        let status = PlaceStatus {
             id: grant.id.clone(),
             job_id: job_id(ask, &grant.id),
             state: PlaceState::Reserved(Box::new(reserved)),
@@ -117,19 +125,25 @@ impl Service {
             position: None,
             eta_seconds: eta::elapsed_or_default(&self.live.load().retry.queue, 0),
             elapsed_seconds: 0,
-        }))
+        };
+        QueueReserve::Placed(status, grant.unsent)
     }
 
     /// What the caller that took a place hears first. If it has gone before that, it has no place.
-    async fn first_status(&self, id: JobId) -> Result<PlaceStatus, ReserveError> {
-        let call = Call { queue: &self.queue, id, is_heard: false };
+    async fn first_status(self: &Arc<Self>, id: JobId) -> Result<QueueReserve, ReserveError> {
+        let unsent = UnsentLease::new_place(self, id);
         // Whoever has no answer by then is queued as well.
         drop(tokio::time::timeout(FIRST_ANSWER_WITHIN, self.queue.first_answer(id)).await);
-        let status = self.place(id, true);
-        call.heard();
-        // So many jobs have come since that the place was forgotten.
-        let lost = || LedgerError::Unavailable("the place in line was lost".to_owned());
-        status.ok_or_else(|| lost().into())
+        match self.place(id, false) {
+            Some(status) => Ok(QueueReserve::Placed(status, Some(unsent))),
+            // So many jobs have come since that the place was forgotten.
+            None => Err(LedgerError::Unavailable("the place in line was lost".to_owned()).into()),
+        }
+    }
+
+    /// What the holder of a place is told. It has picked up what was reserved for it when it has heard that.
+    pub(crate) fn follow(self: &Arc<Self>, id: JobId) -> Option<(PlaceStatus, UnsentLease)> {
+        Some((self.place(id, false)?, UnsentLease::place(self, id)))
     }
 
     /// What the holder of a place is told. A holder that hears that it was served has picked its lease up.
@@ -194,7 +208,7 @@ impl Attempts for Service {
             Ok(admission::Attempt::Taken(lease)) => Attempted::Served(lease),
             Ok(admission::Attempt::Refused { limit, spec }) => Attempted::Refused { limit, spec },
             Ok(admission::Attempt::Never(key)) => Attempted::Failed(Failure::NeverFits(key.to_string())),
-            Ok(admission::Attempt::UsedForAnother | admission::Attempt::NameIsSpent) => {
+            Ok(admission::Attempt::NameIsUsed | admission::Attempt::NameIsSpent) => {
                 Attempted::Failed(Failure::NameUsed)
             }
             Err(error) => not_answered(&error),
@@ -267,23 +281,4 @@ fn wants(ask: &Ask<'_>) -> Wants {
 /// A job that its caller gave no name has the name of its lease.
 fn job_id(ask: &Ask<'_>, id: &LeaseId) -> String {
     if ask.job_id.is_empty() { id.to_string() } else { ask.job_id.to_owned() }
-}
-
-/// A call whose caller was not told yet that it has a place.
-struct Call<'s> {
-    queue: &'s Queue,
-    id: JobId,
-    is_heard: bool,
-}
-
-impl Call<'_> {
-    fn heard(mut self) {
-        self.is_heard = true;
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        self.queue.end_call(self.id, self.is_heard);
-    }
 }

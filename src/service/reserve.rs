@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 
 use super::Service;
 use super::unsent::UnsentLease;
-use crate::admission::{DecideError, Decision, Denial, Name};
+use crate::admission::{DecideError, Decision, Denial, Name, is_used};
 use crate::clock;
 use crate::lease::Lease;
-use crate::ledger::{Chain, LedgerError, RefusalCode};
+use crate::lease::leases::Known;
+use crate::ledger::{Chain, LedgerError};
 use crate::limit::{Cost, LeaseId};
 use crate::registry::{Enforcement, Plan, Requirement};
 use crate::snapshot::Snapshot;
@@ -59,8 +60,10 @@ pub enum ReserveError {
     Invalid(String),
     #[error("no file defines it, and no rule derives it")]
     UnknownLimit(String),
-    #[error("this lease_id was used for other requirements")]
-    UsedForAnother,
+    #[error(
+        "this lease_id was used for something else, or for a lease that has ended; another one is needed"
+    )]
+    LeaseIdUsed,
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
@@ -80,6 +83,9 @@ impl Service {
         let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
+        if let Some(grant) = self.granted_before(ask, &plan)? {
+            return Ok(ReserveOutcome::Granted(grant));
+        }
         let name = match &ask.name {
             AskName::Fresh => Name::Fresh,
             AskName::Request(id) => Name::Request(id),
@@ -90,14 +96,35 @@ impl Service {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),
         })?;
-        if decision.refused == Some(RefusalCode::ExistsWithDifferentFields) {
-            return Err(ReserveError::UsedForAnother);
+        if decision.refused.is_some_and(is_used) {
+            return Err(ReserveError::LeaseIdUsed);
         }
         self.count(&decision);
         match decision.denial {
             Some(denial) => Ok(ReserveOutcome::Denied(denial)),
             None => self.grant(ask, decision.lease, decision.undo).map(ReserveOutcome::Granted),
         }
+    }
+
+    /// What a name that its caller chose stands for here: nothing, the same lease, or something else.
+    pub(super) fn granted_before(
+        self: &Arc<Self>,
+        ask: &Ask<'_>,
+        plan: &Plan,
+    ) -> Result<Option<Grant>, ReserveError> {
+        let AskName::Lease(id) = &ask.name else { return Ok(None) };
+        let lease = match self.leases.known(id, &ask.wants) {
+            Known::Nothing => return Ok(None),
+            Known::Used => return Err(ReserveError::LeaseIdUsed),
+            Known::Same(lease) => lease,
+        };
+        let (token, reserved_at_unix_ms) = (self.leases.token(&lease), lease.reserved_at_unix_ms);
+        // One that waited in line has a lease of another name, and was told of it.
+        let unsent = (lease.id == *id).then(|| {
+            let undo = self.admission.undo(plan, Name::Lease(id), id);
+            UnsentLease::lease(self, lease.id.clone(), undo)
+        });
+        Ok(Some(Grant { id: lease.id, token, reserved_at_unix_ms, unsent }))
     }
 
     /// All at once, answered in order. What could not be read is answered with what is wrong with it.
@@ -151,10 +178,10 @@ impl Service {
         };
         let Some(issued) = self.leases.issue(&lease, ask.job_id) else {
             self.give_back(*undo);
-            return Err(ReserveError::UsedForAnother);
+            return Err(ReserveError::LeaseIdUsed);
         };
         let (token, reserved_at_unix_ms) = (issued.token, issued.reserved_at_unix_ms);
-        let unsent = Some(UnsentLease::new(self, lease.id.clone(), *undo));
+        let unsent = Some(UnsentLease::lease(self, lease.id.clone(), *undo));
         Ok(Grant { id: lease.id, token, reserved_at_unix_ms, unsent })
     }
 

@@ -14,7 +14,7 @@ const SHARDS: usize = 16;
 
 /// Counts values by size. A clone counts into the same buckets.
 #[derive(Debug, Clone)]
-pub struct Histogram(Arc<Inner>);
+pub(crate) struct Histogram(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {

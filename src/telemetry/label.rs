@@ -15,12 +15,13 @@ macro_rules! words {
             pub(super) const COUNT: usize = [$($word,)*].len();
             pub(super) const ALL: [Self; Self::COUNT] = [$(Self::$item,)*];
 
-            pub fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self { $(Self::$item => $word,)* }
             }
         }
     };
 }
+pub(super) use words;
 
 words! {
     /// Why a request was answered as it was; as in the header `x-sluice-reason`.
@@ -88,8 +89,8 @@ pub(super) struct DecisionLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct LimitLabel {
-    pub limit: String,
+pub(crate) struct LimitLabel {
+    pub(crate) limit: String,
 }
 
 /// Where the limit is written: as many as there are rules in the files.

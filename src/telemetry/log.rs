@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::filter::LevelFilter;
 
 /// Sends logs to standard error. `level` is `off`, `error`, `warn`, `info`, `debug` or `trace`.
-pub fn init_logs(json: bool, level: &str) -> Result<(), String> {
+pub(crate) fn init_logs(json: bool, level: &str) -> Result<(), String> {
     let level: LevelFilter = level.parse().map_err(|_| format!("`{level}` is no level of the log"))?;
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)

@@ -60,10 +60,19 @@ pub const ROWS: &[&str] = &[
     "A: reserve tokens 10 = ok | complete A tokens 10 = ok | complete A tokens 4 = ok | used tokens 10",
     // names: once is enough, refused stays refused
     "A: reserve-as x tokens 10 held 1 = ok | A: reserve-as x tokens 10 held 1 = ok | used tokens 10 | used held 1 | complete A = ok | used held 0",
-    "reserve-as x tokens 10 = ok | reserve-as x tokens 11 = invalid_request this lease_id was used | used tokens 10",
-    "reserve-as x tokens 10 bytes 5 = ok | reserve-as x tokens 10 bytes 9 = invalid_request this lease_id was used | used bytes 5",
+    "A: reserve-as x tokens 10 held 1 = ok | B: reserve-as x held 1 tokens 10 = ok | used tokens 10 | used held 1 | complete B tokens 0 = ok | used held 0 | used tokens 0",
+    // names: one that holds something else is refused before anything is charged
+    "A: reserve-as x tokens 10 = ok | reserve-as x tokens 11 = lease_id_used | used tokens 10 | complete A tokens 0 = ok | used tokens 0",
+    "A: reserve-as x tokens 10 = ok | reserve-as x bytes 10 = lease_id_used | used bytes 0 | complete id:A tokens 0 = ok | used tokens 0",
+    "reserve-as x tokens 10 = ok | reserve-as x tokens 10 bytes 5 = lease_id_used | used tokens 10 | used bytes 0",
+    "reserve-as x tokens 10 bytes 5 = ok | reserve-as x tokens 10 = lease_id_used | used tokens 10 | used bytes 5",
+    "reserve-as x tokens 10 bytes 5 = ok | reserve-as x tokens 10 bytes 9 = lease_id_used | used bytes 5",
     "A: reserve tokens 95 = ok | reserve-as x tokens 10 = over tokens | complete A tokens 0 = ok | reserve-as x tokens 10 = over tokens | reserve-as y tokens 10 = ok",
-    "A: reserve-as x held 1 = ok | complete id:A = ok | A: reserve-as x held 1 = ok | used held 0",
+    // names: one that was completed is used up
+    "A: reserve-as x held 1 = ok | complete id:A = ok | reserve-as x held 1 = lease_id_used | used held 0 | reserve-as y held 1 = ok | used held 1",
+    "A: reserve-as x tokens 10 = ok | complete A = ok | reserve-as x tokens 10 = lease_id_used | used tokens 10",
+    // a request that comes again after its lease was completed is another request
+    "A: ask-as r x10 = lease | done A = ok | B: ask-as r x10 = lease | used held 1 | used tokens 20 | done B = ok | used held 0",
     // a lease of one way in can be completed through the other
     "A: reserve tokens 10 held 1 = ok | done A x4 = ok | used tokens 4 | used held 0",
     "A: reserve tokens 10 held 1 = ok | done id:A x4 = ok | used tokens 4 | used held 0",
@@ -77,6 +86,31 @@ pub async fn run_all(app: &TestApp, port: Port) {
         run(app, port, &format!("{port:?}{index}"), row).await;
     });
     futures_util::future::join_all(rows).await;
+}
+
+/// The same for names that have left the lease table: then the ledger is asked.
+pub const FORGOTTEN_ROWS: &[&str] = &[
+    // the second reserve takes the only place of the table
+    "A: reserve-as x held 1 = ok | reserve-as y held 1 = ok | reserve-as x held 1 = ok | used held 2",
+    "A: reserve-as x tokens 10 = ok | reserve calls 1 = ok | reserve-as x tokens 10 bytes 5 = lease_id_used | used bytes 0 | used tokens 10",
+    "A: reserve-as x tokens 10 = ok | reserve calls 1 = ok | reserve-as x tokens 11 = lease_id_used | used tokens 10",
+    "A: reserve-as x held 1 = ok | reserve calls 1 = ok | complete A = ok | reserve calls 1 = ok | reserve-as x held 1 = lease_id_used | used held 0",
+    "A: reserve-as x tokens 10 held 1 = ok | complete A tokens 3 = ok | reserve calls 1 = ok | reserve-as x tokens 10 held 1 = lease_id_used | used held 0 | used tokens 3",
+    "A: ask-as r x10 = lease | done A = ok | reserve calls 1 = ok | B: ask-as r x10 = lease | used held 1 | used tokens 20",
+];
+
+/// One after the other on a server with `leases.book_max: 1`.
+pub async fn run_forgotten(app: &TestApp) {
+    for (index, row) in FORGOTTEN_ROWS.iter().enumerate() {
+        run(app, Port::Http, &format!("forgotten{index}"), row).await;
+    }
+}
+
+#[tokio::test]
+async fn memory_with_names_forgotten() {
+    let app =
+        TestApp::with_limits(LIMITS).and_settings(|settings| settings.leases.book_max = 1).start().await;
+    run_forgotten(&app).await;
 }
 
 #[tokio::test]

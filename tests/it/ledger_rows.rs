@@ -31,11 +31,16 @@ pub const ROWS: &[&str] = &[
     "A 5/2s | reserve x A5 = ok | reserve y A1 = over A | wait 2 | reserve y A1 = burnt | reserve z A1 = ok",
     "A 5/2s | B 5/2s | reserve x A9 B1 = over A | reserve x B1 = ok | used B 1",
     "A 5/2s | B 5/2s | reserve w B5 = ok | reserve x A1 B1 = over B | reserve x A1 = ok | used A 1",
-    "A 10/1s | reserve x A6 = ok | wait 2 | reserve x A6 = ok | used A 0",
+    // a reserve that is sent again is free only while all of it is held
+    "A 10/1s | reserve x A6 = ok | wait 2 | reserve x A6 = expired | used A 0",
+    "A 10/9s | reserve x A6 = ok | void x A = ok | reserve x A6 = voided | used A 0",
+    "A 10/9s | B 10/9s | reserve x A6 = ok | reserve x A6 B3 = conflict | used A 6 | used B 0",
+    "A 10/9s | B 10/9s | reserve x A6 B3 = ok | void x B = ok | reserve x A6 B3 = voided | used A 6 | used B 0",
+    "A 10/9s | B 10/9s | reserve x A6 B3 = ok | reserve x A6 B3 = ok | used A 6 | used B 3",
     // void
     "A 10/2s | reserve x A6 = ok | void x A = ok | used A 0 | hit A10 = ok",
     "A 10/2s | reserve x A6 = ok | void x A = ok | void x A = ok | used A 0",
-    "A 10/2s | reserve x A6 = ok | void x A = ok | reserve x A6 = ok | used A 0",
+    "A 10/2s | reserve x A6 = ok | void x A = ok | reserve x A6 = voided | used A 0",
     "A 10/2s | void x A = unknown",
     "A 10/2s | reserve x A11 = over A | void x A = unknown",
     "A 10/1s | reserve x A6 = ok | wait 2 | void x A = expired",

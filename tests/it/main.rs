@@ -30,6 +30,7 @@ mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod ports;
 mod hints;
 mod matching;
 
@@ -70,6 +71,8 @@ mod scenario;
 mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_app;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_capacity;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_faults;
 #[cfg(feature = "tigerbeetle")]

@@ -73,6 +73,26 @@ async fn answers_as_the_embedded_ledger_does() {
     app.app.stop().await;
 }
 
+/// However many shadow limits a request has, they cost one round trip together.
+#[tokio::test(flavor = "multi_thread")]
+async fn shadow_limits_are_counted_together() {
+    let server = Server::start();
+    let app = on(&server).start().await;
+    ready(&app, 200).await;
+    let ask = "path=/a + seen=a + seen=b + seen=c + seen=d -> ok …";
+    // The accounts are made.
+    app.answers(&[ask]).await;
+    let requests = async || {
+        let metrics = app.get("/metrics").await.body;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("sluice_ledger_batch_events_count "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = requests().await;
+    app.answers(&[ask]).await;
+    assert_eq!(requests().await - before, 2, "one for what can deny, one for all that can't");
+    app.app.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_sluices_and_two_hundred_callers_admit_exactly_fifty() {
     let server = Server::start();

@@ -10,11 +10,12 @@ use sluice::config::settings::value::{LedgerUri, OnFailure, Share};
 use sluice::service::reserve::{Ask, AskName, Grant, ReserveOutcome};
 
 use crate::ask::request;
-use crate::lease_rows::run_all;
+use crate::lease_rows::{run_all, run_forgotten};
 use crate::lease_scenario::{LIMITS, Port, complete, lease_of, reserve};
 use crate::leases::{LOAD, counted, ten_thousand};
 use crate::testapp::{Builder, TestApp};
 use crate::tigerbeetle::Server;
+use crate::unsent;
 use crate::wait::until;
 
 fn on(server: &Server) -> Builder {
@@ -55,6 +56,25 @@ fn want(row: &str, limit: &str, amount: u64) -> Value {
 /// The lease of a request through Envoy.
 async fn ask(app: &TestApp, text: &str) -> String {
     lease_of(&app.client().should_rate_limit(request(text)).await.unwrap().into_inner()).expect("a lease")
+}
+
+/// Names that this instance has forgotten, as every other instance has.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_only_the_ledger_knows() {
+    let server = Server::start();
+    let app = on(&server).and_settings(|settings| settings.leases.book_max = 1).start().await;
+    ready(&app, 200).await;
+    run_forgotten(&app).await;
+}
+
+/// Callers that leave before they have heard their answer hold nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_never_sent_hold_nothing() {
+    let server = Server::start();
+    let app = on(&server).and_limits(&unsent::LIMITS.replace("domain: d", "domain: unsent")).start().await;
+    ready(&app, 200).await;
+    unsent::reset_calls_hold_nothing(&app, "unsent").await;
+    unsent::closed_calls_hold_nothing(&app, "unsent").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,6 +133,42 @@ async fn a_completion_outlives_its_call() {
     ready(&app, 200).await;
     until_used(&app, "d:row=a:held", 0).await;
     until_used(&app, "d:row=a:tokens", 6).await;
+}
+
+/// Whatever becomes of the server in the meantime, and also if a completion was under way when it went.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_waits_for_a_server_that_is_away_for_long() {
+    let mut server = Server::start();
+    let app = on(&server).and_settings(|settings| settings.ledger.timeout_ms = 400).start().await;
+    ready(&app, 200).await;
+    let (first, second) = (ask(&app, "row=a x10").await, ask(&app, "row=a x10").await);
+    let mut client = app.client();
+    let mut cut = async |token: &str| {
+        let done = client.should_rate_limit(request(&format!("lease_id={token} x3")));
+        assert!(tokio::time::timeout(Duration::from_millis(100), done).await.is_err(), "it answered");
+    };
+    server.signal("STOP");
+    cut(&first).await;
+    ready(&app, 503).await;
+    cut(&second).await;
+    until("two that wait", async || {
+        let metrics = app.get("/metrics").await.body;
+        if metrics.contains("sluice_completions_waiting 2\n") { Ok(()) } else { Err(metrics) }
+    })
+    .await;
+    server.kill();
+    // A caller of the lease API hears that it has not happened yet.
+    let third = complete(&app, Port::Http, json!({"lease_token": first})).await;
+    assert_eq!(third["ok"], false, "{third}");
+    server.restart();
+    ready(&app, 200).await;
+    until_used(&app, "d:row=a:held", 0).await;
+    until_used(&app, "d:row=a:tokens", 6).await;
+    until("none that wait", async || {
+        let metrics = app.get("/metrics").await.body;
+        if metrics.contains("sluice_completions_waiting 0\n") { Ok(()) } else { Err(metrics) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

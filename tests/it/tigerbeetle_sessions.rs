@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, Task, TigerBeetle, TransferIds};
-use sluice::ledger::{Account, Chain, Keep, Ledger, LedgerError, RefusalCode, Verdict};
-use sluice::limit::LeaseId;
+use sluice::ledger::{Account, Chain, Keep, Ledger, LedgerError, RefusalCode, Verdict, Want};
+use sluice::limit::{LeaseId, Overage};
 use sluice::telemetry::Metrics;
 use tigerbeetle_unofficial as tb;
 
@@ -81,7 +81,7 @@ async fn known_and_new_limits_are_served_after_an_eviction() {
     for limit in &known {
         until_done(&ledger, limit, Duration::from_secs(10)).await;
     }
-    for round in 0..4 {
+    for round in 0..3 {
         evict_others(&server).await;
         let mut asking = tokio::task::JoinSet::new();
         for n in 0..20 {
@@ -100,15 +100,13 @@ async fn known_and_new_limits_are_served_after_an_eviction() {
 async fn an_idle_session_is_kept_or_replaced() {
     let server = Server::start();
     let ledger = server.ledger().await;
+    let limit = account("idle");
+    until_done(&ledger, &limit, Duration::from_secs(10)).await;
     evict_others(&server).await;
-    let noticed = async {
-        while ledger.renewals() == 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let noticed = tokio::time::timeout(Duration::from_secs(8), noticed).await;
-    assert!(noticed.is_ok(), "an idle instance does not notice that its session is gone");
-    until_ready(&ledger, Duration::from_secs(5)).await;
+    // Longer than an instance is silent, so that it has found out, whether or not it was evicted.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let answer = apply(&ledger, one(&limit, 1_000_000), TIMEOUT).await;
+    assert!(is_done(&answer), "the first to ask pays for it: {answer:?}");
 }
 
 /// What timed out at an instance whose session was evicted is sent to another, as Envoy does. The first one sends its
@@ -120,7 +118,7 @@ async fn a_name_that_another_instance_admitted_is_not_given_back() {
     until_ready(&evicted, Duration::from_secs(60)).await;
     let other = server.ledger().await;
     let mut sent_twice = 0;
-    for round in 0..3 {
+    for round in 0..2 {
         let limits = [account(&format!("twice-{round}")), account(&format!("twice-{round}"))];
         // Both know the account, and only the session is new.
         assert!(is_done(&apply(&evicted, one(&limits[0], 11), Duration::from_secs(5)).await));
@@ -243,20 +241,12 @@ async fn a_task_that_panics_is_started_again() {
     for (n, task) in [Task::Worker, Task::Provisioner, Task::Reader].into_iter().enumerate() {
         ledger.make_panic(task);
         let new = account(&format!("new-{n}"));
-        // Each of these wakes one of the tasks, and one of them fails.
-        let answers = [
-            apply(&ledger, one(&known, 1_000_000), TIMEOUT).await.map(drop),
-            apply(&ledger, one(&new, 1_000_000), TIMEOUT).await.map(drop),
-            ledger
-                .balances(vec![sluice::ledger::Want {
-                    account: Arc::clone(&known),
-                    capacity: 0,
-                    overage: sluice::limit::Overage::Deny,
-                }])
-                .await
-                .map(drop),
-        ];
-        assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1, "{task:?}: {answers:?}");
+        // Each of these wakes one of the tasks. What became of them does not matter.
+        let want = Want { account: Arc::clone(&known), capacity: 0, overage: Overage::Deny };
+        drop(apply(&ledger, one(&known, 1_000_000), TIMEOUT).await);
+        drop(apply(&ledger, one(&new, 1_000_000), TIMEOUT).await);
+        drop(ledger.balances(vec![want]).await);
+        assert_eq!(ledger.restarts(), n as u64 + 1, "{task:?} did not fail");
         until_ready(&ledger, Duration::from_secs(5)).await;
         until_done(&ledger, &known, Duration::from_secs(5)).await;
         until_done(&ledger, &new, Duration::from_secs(5)).await;

@@ -75,6 +75,15 @@ impl Open {
     pub async fn finish(mut self, body: &[u8]) -> Reply {
         // A server that has refused already takes no more, and its answer counts.
         let _ = self.body.send_data(Bytes::copy_from_slice(body), true);
+        self.reply().await
+    }
+
+    /// A part of the body that is not its end.
+    pub fn send(&mut self, part: Bytes) {
+        let _ = self.body.send_data(part, false);
+    }
+
+    pub async fn reply(self) -> Reply {
         let response = self.answer.await.unwrap();
         let (parts, mut stream) = response.into_parts();
         let mut body = BytesMut::new();

@@ -1,4 +1,4 @@
-//! HTTP/1.1 for tests: one request, one answer, on a connection of its own.
+//! HTTP/1.1 for tests: one request, one answer, on a connection of its own. What has a body is JSON, unless a test says else.
 
 use std::net::SocketAddr;
 
@@ -54,7 +54,11 @@ pub async fn try_send(
     body: impl Into<Bytes>,
 ) -> Result<Answer, String> {
     let mut request = http::Request::builder().method(method).uri(format!("http://{address}{path}"));
-    for (name, value) in headers {
+    let has_kind = headers.iter().any(|(name, _)| *name == "content-type");
+    if matches!(method, "POST" | "PUT") && !has_kind {
+        request = request.header("content-type", "application/json");
+    }
+    for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
         request = request.header(*name, *value);
     }
     let request = request.body(Full::<Bytes>::new(body.into())).expect("a test must send what can be sent");

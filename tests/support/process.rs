@@ -32,6 +32,11 @@ impl Process {
         Self { name, child, stdout, stderr }
     }
 
+    #[allow(dead_code, reason = "shared with another binary")]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn stdout(&self) -> String {
         self.stdout.text.lock().unwrap().clone()
     }

@@ -20,7 +20,7 @@ use crate::registry::{Level, Node, Rule, Target};
 const LEVELS_MAX: usize = 32;
 
 /// Reads the descriptors of one file.
-pub struct Reader<'r> {
+pub(crate) struct Reader<'r> {
     sink: &'r Sink,
     named: &'r NamedLimits,
     /// What limits of this file are called.
@@ -36,11 +36,11 @@ struct Replaced {
 }
 
 impl<'r> Reader<'r> {
-    pub fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
+    pub(crate) fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
         Self { sink, named, names: AHashSet::new(), replaced: Vec::new() }
     }
 
-    pub fn descriptors(mut self, root: &Fields<'_>) -> Level {
+    pub(crate) fn descriptors(mut self, root: &Fields<'_>) -> Level {
         let level = self.level(&root.list("descriptors"), 1);
         for Replaced { name, line, field } in &self.replaced {
             if !self.names.contains(name) {

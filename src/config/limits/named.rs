@@ -15,7 +15,7 @@ use crate::limit::key::encode;
 use crate::registry::{NamedLimit, Registry};
 
 /// The named limits of all files.
-pub struct NamedLimits {
+pub(crate) struct NamedLimits {
     /// Every domain, as LimitKeys begin with it.
     domains: AHashSet<String>,
     declared: AHashMap<LimitKey, Declared>,
@@ -31,7 +31,7 @@ struct Declared {
 }
 
 /// What a `ref` leads to.
-pub enum Lookup {
+pub(crate) enum Lookup {
     Found(Arc<NamedLimit>),
     /// It is there, but wrong, which has been said.
     Broken,
@@ -39,7 +39,7 @@ pub enum Lookup {
 }
 
 impl NamedLimits {
-    pub fn new<'d>(previous: Option<&Registry>, domains: impl Iterator<Item = &'d str>) -> Self {
+    pub(crate) fn new<'d>(previous: Option<&Registry>, domains: impl Iterator<Item = &'d str>) -> Self {
         let kept = previous
             .into_iter()
             .flat_map(Registry::named)
@@ -53,7 +53,7 @@ impl NamedLimits {
         Self { domains: domains.map(encoded).collect(), declared: AHashMap::new(), kept }
     }
 
-    pub fn get(&self, key: &str) -> Lookup {
+    pub(crate) fn get(&self, key: &str) -> Lookup {
         match self.declared.get(key) {
             None => Lookup::Unknown,
             Some(Declared { limit: None, .. }) => Lookup::Broken,
@@ -62,7 +62,7 @@ impl NamedLimits {
     }
 
     /// Reads the top-level `limits` of one file.
-    pub fn declare(&mut self, root: &Fields<'_>, registry: &mut Registry) {
+    pub(crate) fn declare(&mut self, root: &Fields<'_>, registry: &mut Registry) {
         let list = root.list("limits");
         for (value, at) in list.iter() {
             let Some(fields) = Fields::of(value, at, root.sink, &shapes::NAMED) else { continue };
@@ -93,7 +93,7 @@ impl NamedLimits {
 }
 
 /// The key of a named limit, if no descriptor of a domain could get it.
-pub fn free_key<'a>(fields: &Fields<'a>, is_domain: impl Fn(&str) -> bool) -> Option<&'a str> {
+pub(crate) fn free_key<'a>(fields: &Fields<'a>, is_domain: impl Fn(&str) -> bool) -> Option<&'a str> {
     if !fields.need("key", "the name of the limit, such as `global:llm:openai:gpt-4o:rpm`") {
         return None;
     }

@@ -4,10 +4,10 @@ use crate::config::shape::Shape;
 
 static FAMILY: &[&Shape] = &[&ROOT, &DESCRIPTOR, &RATE_LIMIT, &INLINE, &NAMED, &REFERENCE];
 
-pub static ROOT: Shape =
+pub(crate) static ROOT: Shape =
     Shape { name: "a limits file", keys: &["domain", "limits", "descriptors"], family: FAMILY };
 
-pub static DESCRIPTOR: Shape = Shape {
+pub(crate) static DESCRIPTOR: Shape = Shape {
     name: "a descriptor",
     keys: &[
         "key",
@@ -25,16 +25,16 @@ pub static DESCRIPTOR: Shape = Shape {
     family: FAMILY,
 };
 
-pub static RATE_LIMIT: Shape = Shape {
+pub(crate) static RATE_LIMIT: Shape = Shape {
     name: "a `rate_limit`",
     keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces"],
     family: FAMILY,
 };
 
-pub static REPLACED: Shape = Shape { name: "an entry of `replaces`", keys: &["name"], family: FAMILY };
+pub(crate) static REPLACED: Shape = Shape { name: "an entry of `replaces`", keys: &["name"], family: FAMILY };
 
 /// A limit that one descriptor has for itself.
-pub static INLINE: Shape = Shape {
+pub(crate) static INLINE: Shape = Shape {
     name: "a limit of a descriptor",
     keys: &[
         "name",
@@ -52,11 +52,11 @@ pub static INLINE: Shape = Shape {
 };
 
 /// A limit under the top-level `limits`.
-pub static NAMED: Shape = Shape {
+pub(crate) static NAMED: Shape = Shape {
     name: "a named limit",
     keys: &["key", "kind", "capacity", "window_seconds", "timeout_seconds", "unit", "description", "overage"],
     family: FAMILY,
 };
 
-pub static REFERENCE: Shape =
+pub(crate) static REFERENCE: Shape =
     Shape { name: "a reference to a named limit", keys: &["ref", "cost", "reconcile"], family: FAMILY };

@@ -11,15 +11,15 @@ use crate::config::shape::one_of;
 use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage, Unit};
 
 /// Half of 64 bits, so that neither a sum of reservations nor a debt can overflow.
-pub const AMOUNT_MAX: u64 = (1 << 63) - 1;
+pub(crate) const AMOUNT_MAX: u64 = (1 << 63) - 1;
 
 /// A unit of time of `rate_limit`.
-pub fn unit(fields: &Fields<'_>) -> Option<Unit> {
+pub(crate) fn unit(fields: &Fields<'_>) -> Option<Unit> {
     fields.scalar("unit", |text, _| Unit::parse(text).ok_or_else(|| one_of(text, &Unit::ALL.map(Unit::name))))
 }
 
 /// The limit that `kind`, `capacity` and so on describe.
-pub fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
+pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
     let kind = kind(fields);
     let capacity = capacity(fields);
     let overage = match fields.text("overage") {
@@ -46,7 +46,7 @@ pub fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
 }
 
 /// The limit that a `rate_limit` describes.
-pub fn requests_per(unit: Unit, requests: u64, origin: Origin) -> LimitSpec {
+pub(crate) fn requests_per(unit: Unit, requests: u64, origin: Origin) -> LimitSpec {
     LimitSpec {
         kind: Kind::Rolling { window_seconds: unit.seconds() },
         capacity: requests,
@@ -57,7 +57,7 @@ pub fn requests_per(unit: Unit, requests: u64, origin: Origin) -> LimitSpec {
     }
 }
 
-pub fn origin(fields: &Fields<'_>) -> Origin {
+pub(crate) fn origin(fields: &Fields<'_>) -> Origin {
     Origin::File { path: Arc::clone(&fields.sink.file), line: fields.line }
 }
 
@@ -96,7 +96,7 @@ fn kind(fields: &Fields<'_>) -> Option<Kind> {
 }
 
 /// What a request costs, and whether that is settled at its end.
-pub fn cost(fields: &Fields<'_>, kind: Kind) -> Option<(Cost, bool)> {
+pub(crate) fn cost(fields: &Fields<'_>, kind: Kind) -> Option<(Cost, bool)> {
     let reconcile = fields.flag("reconcile");
     if reconcile && kind.is_concurrency() {
         fields.mistake("reconcile", || "is for rolling limits: a concurrency limit is released as a whole");
@@ -116,7 +116,7 @@ pub fn cost(fields: &Fields<'_>, kind: Kind) -> Option<(Cost, bool)> {
 }
 
 /// A cost that no state of the limit has room for. A capacity of 0 is meant to block.
-pub fn check_fit(fields: &Fields<'_>, cost: Cost, capacity: u64) {
+pub(crate) fn check_fit(fields: &Fields<'_>, cost: Cost, capacity: u64) {
     if let Cost::Fixed(cost) = cost
         && cost > capacity
         && capacity > 0

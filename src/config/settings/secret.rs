@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// 128 bits. A shorter secret is taken, with a warning.
-pub const BYTES_MIN: usize = 16;
+pub(crate) const BYTES_MIN: usize = 16;
 
 /// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ impl Secret {
         Self(Arc::from(text))
     }
 
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }
@@ -30,7 +30,7 @@ impl fmt::Debug for Secret {
 }
 
 /// The secrets of a file, one a line; at least one.
-pub fn read_secrets(path: &Path) -> Result<Vec<Secret>, String> {
+pub(crate) fn read_secrets(path: &Path) -> Result<Vec<Secret>, String> {
     let text =
         fs::read_to_string(path).map_err(|error| format!("{}: can't be read: {error}", path.display()))?;
     let secrets: Vec<Secret> =
@@ -42,7 +42,7 @@ pub fn read_secrets(path: &Path) -> Result<Vec<Secret>, String> {
 }
 
 /// The token of a file: its only line.
-pub fn read_token(path: &Path) -> Result<Secret, String> {
+pub(crate) fn read_token(path: &Path) -> Result<Secret, String> {
     match read_secrets(path)?.as_slice() {
         [token] => Ok(token.clone()),
         _ => Err(format!("{}: must have one line, the token", path.display())),
@@ -50,7 +50,7 @@ pub fn read_token(path: &Path) -> Result<Secret, String> {
 }
 
 /// The admin port can change limits, so that it is open beyond this machine only to those who have a token.
-pub fn check_admin_exposure(listen: SocketAddr, has_token: bool) -> Result<(), String> {
+pub(crate) fn check_admin_exposure(listen: SocketAddr, has_token: bool) -> Result<(), String> {
     if has_token || listen.ip().to_canonical().is_loopback() {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use super::secret::{check_admin_exposure, read_secrets, read_token};
 use super::*;
+use crate::config::Problem;
 
 fn load(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     load_settings(Some(&Document { name: "s".into(), text: text.to_owned() }))

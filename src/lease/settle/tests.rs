@@ -48,7 +48,9 @@ fn say_chain(chain: &Chain) -> String {
         Action::Reserve(_) => "reserve".to_owned(),
         Action::Void => "void".to_owned(),
         Action::Rereserve(hold) => format!("take {} for {} s", hold.amount, hold.lifetime_seconds),
+        Action::TakeUpTo(hold) => format!("take up to {} for {} s", hold.amount, hold.lifetime_seconds),
         Action::Debt { amount } => format!("owe {amount}"),
+        Action::VoidTaken | Action::VoidRereserved => "void what was taken".to_owned(),
     };
     chain.transfers.iter().map(word).collect::<Vec<_>>().join(", ")
 }

@@ -156,9 +156,35 @@ impl Core {
             let place = self.enter(trial, transfer);
             match self.step(chain, index, transfer, &mut trial[place]) {
                 Ok(units) => taken.extend(units),
-                Err(None) => return Err(Stop::DoneBefore),
                 Err(Some(code)) => return Err(Stop::Refused(self.refusal(chain, trial, index, code))),
+                Err(None) => {
+                    return Err(match self.is_still_held(chain) {
+                        Ok(()) => Stop::DoneBefore,
+                        Err((index, code)) => Stop::Refused(Refusal::one(index, code)),
+                    });
+                }
             }
+        }
+        Ok(())
+    }
+
+    /// A reserve that is sent again and that somebody may complete is free only if all of it is still held as it was;
+    /// the first transfer that is not.
+    fn is_still_held(&self, chain: &Chain) -> Result<(), (usize, RefusalCode)> {
+        if chain.keep != Keep::ForRetries {
+            return Ok(());
+        }
+        for (index, transfer) in chain.transfers.iter().enumerate() {
+            let Action::Reserve(hold) = transfer.action else { continue };
+            let slot = self.store.account(transfer.account.id);
+            let code = match self.find(chain, slot, Purpose::Reserve) {
+                Some(record) if record.amount != hold.amount => RefusalCode::ExistsWithDifferentFields,
+                Some(Record { fate: Fate::Counted, .. }) => continue,
+                Some(Record { fate: Fate::Voided, .. }) => RefusalCode::PendingTransferAlreadyVoided,
+                Some(Record { fate: Fate::Expired, .. }) => RefusalCode::PendingTransferExpired,
+                Some(Record { fate: Fate::Refused, .. }) | None => RefusalCode::ExistsWithDifferentFields,
+            };
+            return Err((index, code));
         }
         Ok(())
     }

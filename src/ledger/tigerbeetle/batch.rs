@@ -17,8 +17,8 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tigerbeetle_unofficial as tb;
 
 use super::sum::{self, Sum};
-use super::wire::{self, Landed, landed};
-use super::work::{Step, Work, can_be_given_back};
+use super::wire::{self, ChainResult, chain_result};
+use super::work::{Work, WorkKind, can_be_given_back};
 use crate::ledger::{Refusal, RefusalCode, TransferIds};
 use crate::limit::{LeaseId, LimitId};
 
@@ -64,14 +64,13 @@ struct Piece {
 
 /// What became of one piece of work.
 #[derive(Debug)]
-pub enum Fate {
-    Landed(Landed),
+pub enum MemberResult {
+    /// It was sent by itself.
+    Alone(ChainResult),
     /// It is part of a sum that holds.
-    Shares(Arc<Sum>),
+    InSum(Arc<Sum>),
     /// The sum was refused on its limit number `index`; it must be sent again before anything else.
-    Again {
-        index: usize,
-    },
+    SendAgain { index: usize },
 }
 
 /// What writing a batch needs from outside.
@@ -148,27 +147,32 @@ impl Batch {
 
     /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order;
     /// `is_resent` says that an earlier sending of it may have landed.
-    pub fn settle(self, failures: Vec<(usize, Kind)>, is_resent: bool, now_ms: u64) -> Vec<(Work, Fate)> {
+    pub fn settle(
+        self,
+        failures: Vec<(usize, Kind)>,
+        is_resent: bool,
+        now_ms: u64,
+    ) -> Vec<(Work, MemberResult)> {
         let mut works = self.groups.into_iter().flat_map(|group| group.members);
         let mut settled = Vec::new();
         let mut start = 0;
         let mut rest = failures.into_iter().peekable();
         let mut held = SmallVec::<[(Arc<Sum>, usize); 4]>::new();
-        let mut missed = Landed::Done;
+        let mut missed = ChainResult::Done;
         for piece in self.pieces {
             let mut own = SmallVec::<[(usize, Kind); 8]>::new();
             while let Some((index, kind)) = rest.next_if(|(index, _)| *index < piece.end) {
                 own.push((index - start, kind));
             }
             start = piece.end;
-            let landed = landed(&own);
-            let landed = if is_resent && piece.is_fresh { landed_first(landed) } else { landed };
-            match (landed, piece.sum) {
-                (Landed::Done, Some(sum)) => {
+            let result = chain_result(&own);
+            let result = if is_resent && piece.is_fresh { result_of_first(result) } else { result };
+            match (result, piece.sum) {
+                (ChainResult::Done, Some(sum)) => {
                     sum.landed(now_ms);
                     held.push((sum, piece.members));
                 }
-                (landed, _) => missed = landed,
+                (result, _) => missed = result,
             }
             if piece.decides == 0 {
                 continue;
@@ -178,16 +182,16 @@ impl Batch {
                 .into_iter()
                 .flat_map(|(sum, members)| std::iter::repeat_n(sum, members));
             for work in works.by_ref().take(piece.decides) {
-                let fate = match (shares.next(), missed) {
-                    (Some(sum), _) => Fate::Shares(sum),
-                    (None, Landed::Refused(refusal))
+                let result = match (shares.next(), missed) {
+                    (Some(sum), _) => MemberResult::InSum(sum),
+                    (None, ChainResult::Refused(refusal))
                         if piece.is_whole && refusal.code == RefusalCode::ExceedsCredits =>
                     {
-                        Fate::Again { index: refusal.index }
+                        MemberResult::SendAgain { index: refusal.index }
                     }
-                    (None, landed) => Fate::Landed(landed),
+                    (None, result) => MemberResult::Alone(result),
                 };
-                settled.push((work, fate));
+                settled.push((work, result));
             }
         }
         settled
@@ -200,18 +204,18 @@ impl Batch {
 }
 
 /// What the first sending of a reserve came to that only this instance knows, as the second one finds it.
-fn landed_first(second: Landed) -> Landed {
+fn result_of_first(second: ChainResult) -> ChainResult {
     match second {
-        Landed::DoneBefore => Landed::Done,
-        Landed::Refused(Refusal { code: RefusalCode::IdAlreadyFailed, index, failed }) => {
-            Landed::Refused(Refusal { code: RefusalCode::ExceedsCredits, index, failed })
+        ChainResult::DoneBefore => ChainResult::Done,
+        ChainResult::Refused(Refusal { code: RefusalCode::IdAlreadyFailed, index, failed }) => {
+            ChainResult::Refused(Refusal { code: RefusalCode::ExceedsCredits, index, failed })
         }
         other => other,
     }
 }
 
 fn may_be_summed(work: &Work) -> bool {
-    work.step == Step::Apply && sum::may_be_summed(&work.chain)
+    work.kind == WorkKind::Apply && sum::may_be_summed(&work.chain)
 }
 
 fn write_group(group: &Group, now: Now, out: &mut Vec<tb::Transfer>, pieces: &mut Vec<Piece>) {
@@ -219,7 +223,7 @@ fn write_group(group: &Group, now: Now, out: &mut Vec<tb::Transfer>, pieces: &mu
     if let [work] = &members[..] {
         write_one(work, now, out);
         let is_fresh =
-            work.step == Step::Apply && !work.chain.keep.is_named() && can_be_given_back(&work.chain);
+            work.kind == WorkKind::Apply && !work.chain.keep.is_named() && can_be_given_back(&work.chain);
         pieces.push(Piece { end: out.len(), sum: None, members: 1, decides: 1, is_whole: false, is_fresh });
         return;
     }
@@ -247,15 +251,18 @@ fn write_group(group: &Group, now: Now, out: &mut Vec<tb::Transfer>, pieces: &mu
 }
 
 fn write_one(work: &Work, now: Now, out: &mut Vec<tb::Transfer>) {
-    match (work.step, &work.sum) {
-        (Step::Apply, _) => wire::push_chain(out, now.ids, &work.chain),
-        (Step::Claim, _) => out.extend(wire::claim_again(now.ids, &work.chain)),
-        (Step::Abandon, Some(sum)) => {
+    match (work.kind, &work.sum) {
+        (WorkKind::Apply, _) => wire::push_chain(out, now.ids, &work.chain),
+        (WorkKind::Claim, _) => out.extend(wire::claim_again(now.ids, &work.chain)),
+        (WorkKind::Verify, _) => wire::push_verify(out, now.ids, &work.chain),
+        (WorkKind::GiveBack, Some(sum)) => {
             let (void, rest) = sum.take_out(&work.chain, now.lease(), now.monotonic_ms);
             wire::push_take_out(out, now.ids, &void, rest.as_ref());
         }
-        (Step::Abandon, None) if work.chain.keep.is_named() => wire::push_abandon(out, now.ids, &work.chain),
-        (Step::Abandon, None) => wire::push_void(out, now.ids, &work.chain),
+        (WorkKind::GiveBack, None) if work.chain.keep.is_named() => {
+            wire::push_give_back(out, now.ids, &work.chain)
+        }
+        (WorkKind::GiveBack, None) => wire::push_void(out, now.ids, &work.chain),
     }
 }
 
@@ -266,10 +273,11 @@ fn is_tight(work: &Work, now_ms: u64) -> bool {
 /// At the most.
 fn events_of(work: &Work) -> usize {
     let transfers = work.chain.transfers.len();
-    match work.step {
-        Step::Apply => transfers,
-        Step::Claim => 1,
-        Step::Abandon => transfers * 2,
+    match work.kind {
+        WorkKind::Apply => transfers,
+        WorkKind::Claim => 1,
+        WorkKind::Verify => transfers + 1,
+        WorkKind::GiveBack => transfers * 2,
     }
 }
 

@@ -4,6 +4,7 @@
 //! under way: its callers hear so at once, and what may have been reserved for them expires.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::session::SessionError;
 use super::shared::{Shared, Task};
@@ -17,6 +18,7 @@ where
     let mut backoff = Backoff::default();
     while let Err(error) = tokio::spawn(run()).await {
         tracing::error!(?task, %error, "a task of the ledger failed and is started again");
+        shared.restarts.fetch_add(1, Ordering::Relaxed);
         shared.set(task.side(), Err(&SessionError::TaskFailed));
         shared.writer_lost.notify_one();
         tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;

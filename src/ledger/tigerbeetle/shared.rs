@@ -8,9 +8,9 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -38,6 +38,8 @@ pub struct Shared {
     pub events_max: AtomicUsize,
     /// Accounts used since the reader last looked.
     pub touched: parking_lot::Mutex<Vec<Arc<Account>>>,
+    /// How often a task was started again.
+    pub restarts: AtomicU64,
     /// The task that a test wants to fail.
     #[cfg(debug_assertions)]
     panics: AtomicU8,
@@ -82,6 +84,7 @@ impl Shared {
             writer_lost: Notify::new(),
             events_max: AtomicUsize::new(EVENTS_MAX_DEVELOPMENT),
             touched: parking_lot::Mutex::default(),
+            restarts: AtomicU64::new(0),
             #[cfg(debug_assertions)]
             panics: AtomicU8::new(0),
         }

@@ -10,7 +10,7 @@ use tb::error::CreateTransferErrorKind as Kind;
 use tb::transfer::Flags;
 
 use super::capacity::Item;
-use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds};
+use crate::ledger::{Account, Action, Chain, Hold, Refusal, RefusalCode, Transfer, TransferIds, Verdict};
 use crate::limit::LeaseId;
 use crate::limit::id::{digest_id, time_ordered_id};
 
@@ -134,7 +134,7 @@ fn end_chain(out: &mut [tb::Transfer]) {
 
 /// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it. An amount of 0 stands
 /// for what has ended by itself.
-pub fn push_abandon(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
@@ -184,6 +184,45 @@ pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
     chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
 }
 
+/// Asks whether all of a reserve is still held, and changes nothing: a chain of its voids that always fails at its end.
+/// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses.
+pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+    let names = Names::new(ids, &chain.lease);
+    let nobodys_id = || fastrand::u128(1..u128::MAX);
+    for step in &chain.transfers {
+        let Action::Reserve(hold) = step.action else { continue };
+        out.push(
+            tb::Transfer::new(nobodys_id())
+                .with_pending_id(names.id("xfer:reserve:", &step.account))
+                .with_amount(u128::from(hold.amount))
+                .with_flags(Flags::VOID_PENDING_TRANSFER | Flags::LINKED),
+        );
+    }
+    // No transfer may be from an account to itself.
+    out.push(transfer(nobodys_id(), operator_id(), operator_id(), 0));
+}
+
+/// What a chain of [`push_verify`] found. `transfers` is how many the reserve has.
+pub fn verified(landed: ChainResult, transfers: usize) -> Verdict {
+    let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
+    match landed {
+        ChainResult::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => {
+            Verdict::Done
+        }
+        ChainResult::Refused(Refusal {
+            index,
+            code: code @ (RefusalCode::PendingTransferAlreadyVoided | RefusalCode::PendingTransferExpired),
+            ..
+        }) => refused(index, code),
+        ChainResult::Refused(Refusal { index, .. })
+        | ChainResult::Unexpected { index, .. }
+        | ChainResult::AccountMissing { index } => {
+            refused(index.min(transfers.saturating_sub(1)), RefusalCode::ExistsWithDifferentFields)
+        }
+        ChainResult::Done | ChainResult::DoneBefore => refused(0, RefusalCode::ExistsWithDifferentFields),
+    }
+}
+
 /// Moves nothing: it only takes an id that can be taken once.
 fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
     transfer(names.id("xfer:claim:", account), account.id.bits(), operator_id(), 0).with_code(code)
@@ -221,7 +260,7 @@ pub enum CapacityChange {
 
 /// What a chain came to, in TigerBeetle's results for it.
 #[derive(Debug, Clone, Copy)]
-pub enum Landed {
+pub enum ChainResult {
     Done,
     /// It was there already: done by an earlier sending of the same name.
     DoneBefore,
@@ -238,15 +277,15 @@ pub enum Landed {
 }
 
 /// Reads the failures of one chain; indexes count from its first transfer.
-pub fn landed(failures: &[(usize, Kind)]) -> Landed {
+pub fn chain_result(failures: &[(usize, Kind)]) -> ChainResult {
     let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed))
     else {
-        return Landed::Done;
+        return ChainResult::Done;
     };
-    let refused = |code| Landed::Refused(Refusal::one(index, code));
+    let refused = |code| ChainResult::Refused(Refusal::one(index, code));
     match kind {
         // The timeout of a re-reserve is what was left of the window at the time.
-        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => Landed::DoneBefore,
+        Kind::Exists | Kind::ExistsWithDifferentTimeout if index == 0 => ChainResult::DoneBefore,
         Kind::ExceedsCredits => refused(RefusalCode::ExceedsCredits),
         Kind::IdAlreadyFailed => refused(RefusalCode::IdAlreadyFailed),
         Kind::PendingTransferNotFound => refused(RefusalCode::PendingTransferNotFound),
@@ -260,7 +299,7 @@ pub fn landed(failures: &[(usize, Kind)]) -> Landed {
         | Kind::ExistsWithDifferentCreditAccountId
         | Kind::ExistsWithDifferentTimeout
         | Kind::ExistsWithDifferentCode => refused(RefusalCode::ExistsWithDifferentFields),
-        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => Landed::AccountMissing { index },
-        other => Landed::Unexpected { index, kind: other },
+        Kind::DebitAccountNotFound | Kind::CreditAccountNotFound => ChainResult::AccountMissing { index },
+        other => ChainResult::Unexpected { index, kind: other },
     }
 }

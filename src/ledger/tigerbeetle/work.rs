@@ -11,40 +11,42 @@ use crate::ledger::{Action, Chain, LedgerError, Outcome, Verdict};
 #[derive(Debug)]
 pub struct Work {
     pub chain: Chain,
-    pub step: Step,
+    pub kind: WorkKind,
     /// What it is given back from, if it was not reserved alone.
     pub sum: Option<Arc<Sum>>,
     /// `None`: nobody waits.
     pub reply: Option<Reply>,
 }
 
-pub type Reply = oneshot::Sender<Result<Answer, LedgerError>>;
+pub type Reply = oneshot::Sender<Result<ChainAnswer, LedgerError>>;
 
 /// What became of a chain, and where it is to be found if it was not reserved alone.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ChainAnswer {
     pub outcome: Outcome,
     pub sum: Option<Arc<Sum>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum WorkKind {
     Apply,
     /// It exists: make sure that nobody is giving it back.
     Claim,
+    /// It exists and nobody is giving it back: make sure that all of it is still held.
+    Verify,
     /// Its caller has gone.
-    Abandon,
+    GiveBack,
 }
 
 impl Work {
     pub fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
-        Self { chain, step: Step::Abandon, sum, reply: None }
+        Self { chain, kind: WorkKind::GiveBack, sum, reply: None }
     }
 
     pub fn answer(self, answer: Result<Outcome, LedgerError>) {
         if let Some(reply) = self.reply {
             // A caller that has gone in the meantime misses nothing by a refusal.
-            drop(reply.send(answer.map(|outcome| Answer { outcome, sum: None })));
+            drop(reply.send(answer.map(|outcome| ChainAnswer { outcome, sum: None })));
         }
     }
 
@@ -55,7 +57,7 @@ impl Work {
 
 /// A caller that waits. If it leaves when the answer is already there, the reservation is given back all the same.
 pub struct Waiting<'c> {
-    pub answer: oneshot::Receiver<Result<Answer, LedgerError>>,
+    pub answer: oneshot::Receiver<Result<ChainAnswer, LedgerError>>,
     /// Taken once the answer was read.
     pub chain: Option<&'c Chain>,
     pub abandoned: &'c mpsc::UnboundedSender<Work>,
@@ -66,7 +68,7 @@ impl Drop for Waiting<'_> {
         let Some(chain) = self.chain.take() else { return };
         // From here on the worker sees that we left; what it sent before is ours to give back.
         self.answer.close();
-        let Ok(Ok(Answer { outcome, sum })) = self.answer.try_recv() else { return };
+        let Ok(Ok(ChainAnswer { outcome, sum })) = self.answer.try_recv() else { return };
         if outcome.verdict == Verdict::Done && can_be_given_back(chain) {
             // As in `give_back`.
             drop(self.abandoned.send(Work::give_back(chain.clone(), sum)));

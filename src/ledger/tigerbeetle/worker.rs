@@ -23,7 +23,7 @@ use super::provision;
 use super::session::SessionError;
 use super::shared::{Shared, Side, Task};
 use super::wire;
-use super::work::{Step, Work};
+use super::work::{Work, WorkKind};
 use crate::clock;
 use crate::ledger::{Action, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::retry::backoff::Backoff;
@@ -232,7 +232,7 @@ impl Worker<'_> {
 
     /// What may go to the ledger now. Those that left are dropped, those whose accounts aren't ready go elsewhere.
     fn admit(&self, work: Work) -> Option<Work> {
-        if work.step != Step::Apply {
+        if work.kind != WorkKind::Apply {
             return Some(work);
         }
         if work.has_left() {

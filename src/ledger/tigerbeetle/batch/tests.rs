@@ -79,11 +79,11 @@ fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));
     let chain = Chain { lease, keep, transfers: transfers.collect() };
-    Work { chain, step: Step::Apply, sum: None, reply: None }
+    Work { chain, kind: WorkKind::Apply, sum: None, reply: None }
 }
 
 fn copy(work: &Work) -> Work {
-    Work { chain: work.chain.clone(), step: work.step, sum: None, reply: None }
+    Work { chain: work.chain.clone(), kind: work.kind, sum: None, reply: None }
 }
 
 /// What everybody was told, by name; and what is held in sums.
@@ -104,15 +104,15 @@ fn decide(server: &mut Server, works: &[Work], sums: bool, batch_size: usize) ->
         (0..batch_size).map_while(|_| next.pop_front()).for_each(|work| batch.push(work));
         let transfers = batch.write(now(now_ms));
         let mut again = Vec::new();
-        for (work, fate) in batch.settle(server.create_transfers(&transfers), false, 1_000_000) {
-            let refusal = match fate {
-                Fate::Landed(Landed::Done) => None,
-                Fate::Landed(Landed::Refused(refusal)) => Some(refusal),
-                Fate::Shares(sum) => {
+        for (work, result) in batch.settle(server.create_transfers(&transfers), false, 1_000_000) {
+            let refusal = match result {
+                MemberResult::Alone(ChainResult::Done) => None,
+                MemberResult::Alone(ChainResult::Refused(refusal)) => Some(refusal),
+                MemberResult::InSum(sum) => {
                     told.sums.insert(work.chain.lease.clone(), sum);
                     None
                 }
-                Fate::Again { index } => {
+                MemberResult::SendAgain { index } => {
                     work.chain.transfers[index].account.known.set_refused(now_ms);
                     again.push(work);
                     continue;
@@ -231,12 +231,15 @@ fn a_request_that_is_sent_again_comes_to_the_same() {
         let settled = batch.settle(server.create_transfers(&transfers), true, 1_000_000);
         let told: String = settled
             .iter()
-            .map(|(_, fate)| match fate {
-                Fate::Landed(Landed::Done) => 'd',
-                Fate::Shares(_) => 's',
-                Fate::Landed(Landed::Refused(Refusal { code: RefusalCode::ExceedsCredits, .. })) => 'r',
-                Fate::Again { .. } => 'a',
-                Fate::Landed(_) => '?',
+            .map(|(_, result)| match result {
+                MemberResult::Alone(ChainResult::Done) => 'd',
+                MemberResult::InSum(_) => 's',
+                MemberResult::Alone(ChainResult::Refused(Refusal {
+                    code: RefusalCode::ExceedsCredits,
+                    ..
+                })) => 'r',
+                MemberResult::SendAgain { .. } => 'a',
+                MemberResult::Alone(_) => '?',
             })
             .collect();
         assert_eq!(told, "ssssssssssdddrraaaaa", "{has_landed}");
@@ -254,7 +257,7 @@ fn a_name_that_exists_when_it_is_sent_again_may_be_anybodys() {
     let transfers = batch.write(now(1_000_000));
     server.create_transfers(&transfers);
     let settled = batch.settle(server.create_transfers(&transfers), true, 1_000_000);
-    assert!(matches!(settled[0].1, Fate::Landed(Landed::DoneBefore)), "{settled:?}");
+    assert!(matches!(settled[0].1, MemberResult::Alone(ChainResult::DoneBefore)), "{settled:?}");
 }
 
 #[test]
@@ -317,8 +320,8 @@ fn batch(sizes: &[usize]) -> Batch {
     batch
 }
 
-fn refused(index: usize, code: RefusalCode) -> Landed {
-    Landed::Refused(Refusal::one(index, code))
+fn refused(index: usize, code: RefusalCode) -> ChainResult {
+    ChainResult::Refused(Refusal::one(index, code))
 }
 
 #[test]
@@ -330,24 +333,32 @@ fn failures_reach_the_chain_they_belong_to() {
         (6, Kind::Exists),
         (7, Kind::LinkedEventFailed),
     ];
-    let fates: Vec<_> =
-        batch(&[1, 3, 2, 2]).settle(failures, false, 1_000_000).into_iter().map(|(_, fate)| fate).collect();
-    let expected = [Landed::Done, refused(1, RefusalCode::ExceedsCredits), Landed::Done, Landed::DoneBefore]
-        .map(Fate::Landed);
+    let fates: Vec<_> = batch(&[1, 3, 2, 2])
+        .settle(failures, false, 1_000_000)
+        .into_iter()
+        .map(|(_, result)| result)
+        .collect();
+    let expected = [
+        ChainResult::Done,
+        refused(1, RefusalCode::ExceedsCredits),
+        ChainResult::Done,
+        ChainResult::DoneBefore,
+    ]
+    .map(MemberResult::Alone);
     assert_eq!(format!("{fates:?}"), format!("{expected:?}"));
 }
 
 #[test]
 fn no_failures_is_done_for_all() {
     let settled = batch(&[2, 2, 1]).settle(Vec::new(), false, 1_000_000);
-    assert!(settled.iter().all(|(_, fate)| matches!(fate, Fate::Landed(Landed::Done))));
+    assert!(settled.iter().all(|(_, result)| matches!(result, MemberResult::Alone(ChainResult::Done))));
 }
 
 #[test]
 fn every_result_code_is_read_right() {
     for (failures, expected) in [
-        (vec![(0, Kind::Exists), (1, Kind::LinkedEventFailed)], Landed::DoneBefore),
-        (vec![(0, Kind::ExistsWithDifferentTimeout)], Landed::DoneBefore),
+        (vec![(0, Kind::Exists), (1, Kind::LinkedEventFailed)], ChainResult::DoneBefore),
+        (vec![(0, Kind::ExistsWithDifferentTimeout)], ChainResult::DoneBefore),
         (
             vec![(0, Kind::LinkedEventFailed), (1, Kind::Exists)],
             refused(1, RefusalCode::ExistsWithDifferentFields),
@@ -365,11 +376,14 @@ fn every_result_code_is_read_right() {
         ),
         (
             vec![(0, Kind::LinkedEventFailed), (1, Kind::DebitAccountNotFound)],
-            Landed::AccountMissing { index: 1 },
+            ChainResult::AccountMissing { index: 1 },
         ),
-        (vec![(0, Kind::OverflowsTimeout)], Landed::Unexpected { index: 0, kind: Kind::OverflowsTimeout }),
+        (
+            vec![(0, Kind::OverflowsTimeout)],
+            ChainResult::Unexpected { index: 0, kind: Kind::OverflowsTimeout },
+        ),
     ] {
-        assert_eq!(format!("{:?}", landed(&failures)), format!("{expected:?}"), "{failures:?}");
+        assert_eq!(format!("{:?}", chain_result(&failures)), format!("{expected:?}"), "{failures:?}");
     }
 }
 

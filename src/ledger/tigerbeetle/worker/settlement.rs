@@ -20,26 +20,26 @@ use smallvec::SmallVec;
 
 use super::Worker;
 use crate::clock;
-use crate::ledger::tigerbeetle::batch::{Batch, Fate};
+use crate::ledger::tigerbeetle::batch::{Batch, MemberResult};
 use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
-use crate::ledger::tigerbeetle::wire::{self, Landed};
-use crate::ledger::tigerbeetle::work::{Answer, Step, Work, can_be_given_back};
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::tigerbeetle::wire::{self, ChainResult};
+use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind, can_be_given_back};
+use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
-    pub fn settle_all(&mut self, settled: Vec<(Work, Fate)>) {
+    pub fn settle_all(&mut self, settled: Vec<(Work, MemberResult)>) {
         let now_ms = clock::monotonic_ms();
         let mut decided = 0;
         let mut again = Vec::new();
         let mut left = None;
-        for (work, fate) in settled {
+        for (work, result) in settled {
             decided += 1;
-            match fate {
-                Fate::Landed(landed) => self.settle(work, landed, now_ms),
-                Fate::Shares(sum) => self.done_together(work, sum, &mut left),
-                Fate::Again { index } => {
+            match result {
+                MemberResult::Alone(result) => self.settle(work, result, now_ms),
+                MemberResult::InSum(sum) => self.done_together(work, sum, &mut left),
+                MemberResult::SendAgain { index } => {
                     decided -= 1;
                     work.chain.transfers[index].account.known.set_refused(now_ms);
                     again.push(work);
@@ -52,52 +52,62 @@ impl Worker<'_> {
         self.shared.drain.record(decided, now_ms);
     }
 
-    fn settle(&mut self, work: Work, landed: Landed, now_ms: u64) {
-        match (work.step, sent_again(&work.chain, landed)) {
+    fn settle(&mut self, work: Work, result: ChainResult, now_ms: u64) {
+        match (work.kind, sent_again(&work.chain, result)) {
             (
-                Step::Abandon,
-                Landed::Refused(Refusal {
+                WorkKind::GiveBack,
+                ChainResult::Refused(Refusal {
                     code: RefusalCode::PendingTransferExpired,
                     index: index @ 1..,
                     ..
                 }),
             ) if work.chain.keep.is_named() => self.give_back_the_others(work, index - 1),
-            (Step::Abandon, landed) => {
-                if matches!(landed, Landed::Done | Landed::DoneBefore) {
+            (WorkKind::GiveBack, result) => {
+                if matches!(result, ChainResult::Done | ChainResult::DoneBefore) {
                     self.shared.metrics.lease_event(LeaseEvent::VoidedOnCancel);
                 }
-                tracing::debug!(lease = %work.chain.lease, ?landed, "gave back what its caller left behind");
+                tracing::debug!(lease = %work.chain.lease, ?result, "gave back what its caller left behind");
             }
-            (Step::Claim, Landed::Refused(Refusal { code: RefusalCode::ExistsWithDifferentFields, .. })) => {
+            (
+                WorkKind::Claim,
+                ChainResult::Refused(Refusal { code: RefusalCode::ExistsWithDifferentFields, .. }),
+            ) => {
                 let refusal = Refusal::one(0, RefusalCode::Abandoned);
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
-            (Step::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (Step::Apply, Landed::Done | Landed::DoneBefore) if takes_up_to(&work.chain) => {
+            (WorkKind::Claim, _) if work.chain.keep == Keep::ForRetries => {
+                self.inbox.next.push_back(Work { kind: WorkKind::Verify, ..work });
+            }
+            (WorkKind::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (WorkKind::Verify, result) => {
+                let verdict = wire::verified(result, work.chain.transfers.len());
+                work.answer(Ok(Outcome::bare(verdict)));
+            }
+            (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
                 self.took.push(work)
             }
-            (Step::Apply, Landed::Done) => self.done(work, SmallVec::new()),
-            (Step::Apply, Landed::DoneBefore) if needs_claim(&work.chain) => {
+            (WorkKind::Apply, ChainResult::Done) => self.done(work, SmallVec::new()),
+            (WorkKind::Apply, ChainResult::DoneBefore) if needs_claim(&work.chain) => {
                 if !work.has_left() {
-                    self.inbox.next.push_back(Work { step: Step::Claim, ..work });
+                    self.inbox.next.push_back(Work { kind: WorkKind::Claim, ..work });
                 }
             }
-            (Step::Apply, Landed::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
-            (Step::Apply, Landed::Refused(refusal)) => {
+            (WorkKind::Apply, ChainResult::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (WorkKind::Apply, ChainResult::Refused(refusal)) => {
                 self.touch(&work.chain);
                 if refusal.code == RefusalCode::ExceedsCredits {
                     work.chain.transfers[refusal.index].account.known.set_refused(now_ms);
                 }
                 work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
             }
-            (Step::Apply, Landed::AccountMissing { index }) => {
+            (WorkKind::Apply, ChainResult::AccountMissing { index }) => {
                 // The data file was replaced under us: everything is made again on next use.
                 let account = &work.chain.transfers[index].account;
                 account.known.forget();
                 let text = format!("the account of {} is gone and will be made again", account.key);
                 work.answer(Err(LedgerError::Unavailable(text)));
             }
-            (Step::Apply, Landed::Unexpected { index, kind }) => {
+            (WorkKind::Apply, ChainResult::Unexpected { index, kind }) => {
                 tracing::error!(lease = %work.chain.lease, index, ?kind, "TigerBeetle refused a transfer");
                 work.answer(Err(LedgerError::Unavailable(format!(
                     "TigerBeetle refused a transfer: {kind:?}"
@@ -154,7 +164,7 @@ impl Worker<'_> {
         let Work { chain, reply, .. } = work;
         let Some(reply) = reply else { return };
         let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
-        let answer = Answer { outcome, sum: None };
+        let answer = ChainAnswer { outcome, sum: None };
         if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
@@ -164,7 +174,7 @@ impl Worker<'_> {
     fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
         self.touch(&work.chain);
         let Some(reply) = work.reply else { return };
-        let answer = Answer { outcome: Outcome::bare(Verdict::Done), sum: Some(Arc::clone(&sum)) };
+        let answer = ChainAnswer { outcome: Outcome::bare(Verdict::Done), sum: Some(Arc::clone(&sum)) };
         if reply.send(Ok(answer)).is_ok() {
             return;
         }
@@ -195,15 +205,15 @@ impl Worker<'_> {
 
 /// What a void that is sent again means: it exists however it was linked the first time, and one that failed before had
 /// nothing to give back.
-fn sent_again(chain: &Chain, landed: Landed) -> Landed {
-    let Landed::Refused(refusal) = landed else { return landed };
+fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
+    let ChainResult::Refused(refusal) = result else { return result };
     let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action.is_void());
     match refusal.code {
-        RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => Landed::DoneBefore,
+        RefusalCode::ExistsWithDifferentFields if is_void && refusal.index == 0 => ChainResult::DoneBefore,
         RefusalCode::IdAlreadyFailed if is_void => {
-            Landed::Refused(Refusal { code: RefusalCode::PendingTransferNotFound, ..refusal })
+            ChainResult::Refused(Refusal { code: RefusalCode::PendingTransferNotFound, ..refusal })
         }
-        _ => landed,
+        _ => result,
     }
 }
 

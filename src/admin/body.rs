@@ -1,0 +1,87 @@
+//! A request's body, read before its route is asked: whole, within a time, and counted while it is held.
+//!
+//! One place for all routes, so that each refusal is said in the same JSON. Refuses to know what bodies say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+
+use super::error::ApiError;
+use crate::clock;
+use crate::listen::port::{Call, Connection};
+use crate::telemetry::Refused;
+
+/// The largest body that any route reads.
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// From the end of the headers to the end of the body. Who needs longer wants us to keep what it has sent.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+/// In front of every route. Reads that have a body are answered without it.
+pub(crate) async fn read(request: Request, next: Next) -> Response {
+    let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
+        // Routes that a test calls without a connection.
+        return next.run(request).await;
+    };
+    let call = match connection.call(0) {
+        Ok(call) => call,
+        Err(full) => return overloaded(&full).into_response(),
+    };
+    let request = match *request.method() {
+        Method::GET | Method::HEAD => request,
+        _ => match with_whole_body(request, &call).await {
+            Ok(request) => request,
+            Err(error) => return error.into_response(),
+        },
+    };
+    call.is_read();
+    let answer = next.run(request).await;
+    // Whether it is taken is watched where it is written.
+    call.is_answered(false, clock::monotonic_ms());
+    answer
+}
+
+async fn with_whole_body(request: Request, call: &Call) -> Result<Request, ApiError> {
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(BODY_WITHIN, collect(body, call)).await {
+        Ok(body) => Ok(Request::from_parts(parts, Body::from(body?))),
+        Err(_) => {
+            call.port().refused(Refused::Slow);
+            let detail = format!("the body was not complete within {} s", BODY_WITHIN.as_secs());
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", detail))
+        }
+    }
+}
+
+async fn collect(mut body: Body, call: &Call) -> Result<Bytes, ApiError> {
+    // Who says beforehand that it is too long need not send it.
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::bad_request("invalid_request", error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if data.len() > BODY_BYTES_MAX - read.len() {
+            return Err(too_large());
+        }
+        call.hold(data.len()).map_err(|full| overloaded(&full))?;
+        read.extend_from_slice(&data);
+    }
+    Ok(Bytes::from(read))
+}
+
+fn too_large() -> ApiError {
+    let detail = format!("the body is longer than {BODY_BYTES_MAX} bytes");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+}
+
+fn overloaded(full: &crate::listen::port::Full) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", full.to_string())
+}
