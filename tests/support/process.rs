@@ -45,10 +45,6 @@ impl Process {
         self.stderr.text.lock().unwrap().clone()
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// `TERM`, `INT`, `STOP`.
     pub fn signal(&self, name: &str) {
         let id = self.id().to_string();
