@@ -113,6 +113,7 @@ fn pure(c: &mut Criterion) {
                     amount: requirement.amount,
                     lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
                     capacity: requirement.spec.capacity,
+                    is_exact: true,
                 };
                 Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
             });

@@ -22,7 +22,7 @@ use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
-use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger};
+use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Slabs};
 use crate::listen::{Listener, descriptors};
 use crate::service::Service;
 use crate::snapshot::Snapshot;
@@ -248,7 +248,10 @@ fn open_ledger(
             Backend::TigerBeetle(started.map_err(StartError::Ledger)?)
         }
     };
-    Ok(Failover::new(backend, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
+    let timeout = Duration::from_millis(ledger.timeout_ms);
+    let slabs =
+        Slabs::start(backend, ledger.slabs == settings::value::Slabs::On, timeout, Arc::clone(metrics));
+    Ok(Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
 }
 
 /// Frees what expired and tells health checks what readiness is.

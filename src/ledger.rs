@@ -20,7 +20,7 @@
 //!
 //! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, and a layer is a ledger over another
 //! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
-//! away.
+//! away, and [`Slabs`] another, which answers for hot limits without a round trip.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
 mod account;
@@ -46,10 +46,12 @@ pub use self::backend::Backend;
 pub use self::failover::{Failover, OnFailure};
 pub use self::options::TransferIds;
 pub use self::schedule::{Release, Schedule};
+pub use self::slabs::Slabs;
+pub use self::slabs::limit::Shown as SlabView;
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
 
 /// The ledger of a running server.
-pub type LiveLedger = Failover<Backend>;
+pub type LiveLedger = Failover<Slabs<Backend>>;
 
 /// What every ledger and every layer answers. Nothing here waits without a deadline.
 pub trait Ledger: Send + Sync {
@@ -91,6 +93,11 @@ pub trait Ledger: Send + Sync {
 
     /// Whether others than this process take from its accounts and give back, which nobody tells.
     fn is_shared(&self) -> bool;
+
+    /// What this instance holds of a limit to hand out by itself.
+    fn slab(&self, _: &Account) -> Option<SlabView> {
+        None
+    }
 
     /// Frees what expired, also for keys that nobody asks about any more. How many records this process holds then.
     fn sweep(&self) -> usize;
@@ -168,6 +175,8 @@ pub struct Hold {
     pub amount: u64,
     pub lifetime_seconds: NonZeroU32,
     pub capacity: u64,
+    /// The ledger that holds the balance must be asked: no layer may answer from what it has reserved before.
+    pub is_exact: bool,
 }
 
 /// What became of a chain.
@@ -176,6 +185,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What is free on the account of each transfer afterwards; empty if the ledger doesn't say without being asked.
     pub available: SmallVec<[u64; 4]>,
+    /// An earlier sending of the same name had done it.
+    pub is_repeat: bool,
     /// What each `TakeUpTo` of the chain took, in order, if the chain was done.
     pub taken: SmallVec<[u64; 1]>,
 }
@@ -183,7 +194,7 @@ pub struct Outcome {
 impl Outcome {
     /// A verdict of a ledger that doesn't say what is free.
     pub fn bare(verdict: Verdict) -> Self {
-        Self { verdict, available: SmallVec::new(), taken: SmallVec::new() }
+        Self { verdict, available: SmallVec::new(), is_repeat: false, taken: SmallVec::new() }
     }
 }
 

@@ -106,6 +106,8 @@ pub struct LimitSpec {
     /// 0 blocks.
     pub capacity: u64,
     pub overage: Overage,
+    /// Every request is decided by the ledger itself, never from a slab.
+    pub is_exact: bool,
     /// What is counted: `requests`, `tokens`. For people.
     pub unit: String,
     pub description: String,

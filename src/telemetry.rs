@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use self::histogram::Histogram;
 pub use self::label::Reason;
-use self::label::{DecisionLabels, EventLabel, KindLabel, ResultLabel, RuleLabel};
+use self::label::{DecisionLabels, EventLabel, FromLabel, KindLabel, ResultLabel, RuleLabel};
 pub(crate) use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent};
 pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
@@ -47,6 +47,22 @@ impl DomainCounters {
     }
 }
 
+/// Requests of limits that may have slabs, by who answered.
+#[derive(Debug, Clone, Default)]
+pub struct SlabAnswers {
+    pub slab: Counter,
+    pub ledger: Counter,
+    pub full: Counter,
+}
+
+/// Units of slabs: taken = handed_out + given_back + what is held.
+#[derive(Debug, Clone, Default)]
+pub struct SlabUnits {
+    pub taken: Counter,
+    pub handed_out: Counter,
+    pub given_back: Counter,
+}
+
 /// Every metric, and the registry that prints them.
 #[derive(Debug)]
 pub struct Metrics {
@@ -71,6 +87,9 @@ pub struct Metrics {
     queue_eta_ratio: Histogram,
     /// In the order of [`QueueEvent::ALL`].
     queue: [Counter; QueueEvent::COUNT],
+    pub(crate) slabs: Gauge,
+    pub(crate) slab_answers: SlabAnswers,
+    pub(crate) slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
@@ -104,6 +123,9 @@ impl Default for Metrics {
             // The real wait over the promised one: 1 is as promised, 2 took twice as long.
             queue_eta_ratio: Histogram::new([0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0]),
             queue: Default::default(),
+            slabs: Gauge::default(),
+            slab_answers: SlabAnswers::default(),
+            slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             limit_used: Family::default(),
@@ -174,6 +196,19 @@ impl Metrics {
         r.register("sluice_queue_jobs", "What became of jobs that queue", queue.clone());
         self.queue =
             QueueEvent::ALL.map(|event| queue.get_or_create_owned(&EventLabel { event: event.name() }));
+        r.register("sluice_slabs", "Slabs that are handed out of now", self.slabs.clone());
+        let answers = Family::<FromLabel, Counter>::default();
+        r.register("sluice_slab_answers", "Who answered for limits that may have slabs", answers.clone());
+        let from = |from| answers.get_or_create_owned(&FromLabel { from });
+        self.slab_answers = SlabAnswers { slab: from("slab"), ledger: from("ledger"), full: from("full") };
+        let units = Family::<EventLabel, Counter>::default();
+        r.register("sluice_slab_units", "What became of the units of slabs", units.clone());
+        let event = |event| units.get_or_create_owned(&EventLabel { event });
+        self.slab_units = SlabUnits {
+            taken: event("taken"),
+            handed_out: event("handed_out"),
+            given_back: event("given_back"),
+        };
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",

@@ -122,6 +122,7 @@ impl Caller {
                     amount: 1,
                     lifetime_seconds: NonZeroU32::new(WINDOW_SECONDS).unwrap(),
                     capacity: CAPACITY,
+                    is_exact: true,
                 };
                 let transfer = |account: &Arc<Account>| Transfer {
                     account: Arc::clone(account),

@@ -13,6 +13,7 @@ use super::error::ApiError;
 use crate::api::error::{INVALID, WireError};
 use crate::config::limit_from_json;
 use crate::control::{Control, WriteError};
+use crate::ledger::SlabView;
 use crate::limit::{Definition, LimitKey, Origin};
 use crate::service::Service;
 use crate::service::inspect::LimitState;
@@ -29,6 +30,21 @@ pub(crate) struct LimitView<'l> {
     available: Option<u64>,
     debt: Option<u64>,
     origin: String,
+    /// What this instance holds of it to hand out by itself.
+    slab: Option<SlabBody>,
+}
+
+#[derive(Debug, Serialize)]
+struct SlabBody {
+    held: u64,
+    handed_out: u64,
+    ends_in_ms: u64,
+}
+
+impl From<SlabView> for SlabBody {
+    fn from(slab: SlabView) -> Self {
+        Self { held: slab.held, handed_out: slab.handed_out, ends_in_ms: slab.ends_in_ms }
+    }
 }
 
 #[derive(Serialize)]
@@ -50,6 +66,7 @@ impl<'l> LimitView<'l> {
             available: balance.map(|balance| balance.available()),
             debt: balance.map(|balance| balance.debt),
             origin: spec.origin.to_string(),
+            slab: state.slab.map(SlabBody::from),
         }
     }
 }

@@ -69,6 +69,7 @@ fn transfer_of(requirement: &Requirement) -> Transfer {
         amount: requirement.amount,
         lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
         capacity: requirement.spec.capacity,
+        is_exact: requirement.spec.is_exact || needs_completion(requirement),
     };
     Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
 }

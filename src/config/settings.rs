@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use self::secret::Secret;
-use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, TransferIds};
+use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink};
 use super::problem::Problems;
 use super::shape::Shape;
@@ -71,6 +71,7 @@ pub struct Ledger {
     pub transfer_ids: TransferIds,
     /// Work items that may wait.
     pub queue_max: usize,
+    pub slabs: Slabs,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +123,7 @@ impl Default for Ledger {
             local_share: Share::DEFAULT,
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
+            slabs: Slabs::On,
         }
     }
 }
@@ -159,7 +161,7 @@ static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max"],
+    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs"],
     family: FAMILY,
 };
 static LEASES: Shape =
@@ -230,6 +232,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.local_share, fields.parsed("local_share"));
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
+    set(&mut ledger.slabs, fields.parsed("slabs"));
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

@@ -155,7 +155,7 @@ impl Adjustment {
 }
 
 fn take_again(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64) -> Action {
-    Action::Rereserve(Hold { amount, lifetime_seconds, capacity })
+    Action::Rereserve(Hold { amount, lifetime_seconds, capacity, is_exact: true })
 }
 
 fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chain {

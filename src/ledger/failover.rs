@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::memory::{Memory, RESERVATIONS_MAX};
 use super::{
     Account, Action, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
-    TransferSet, Verdict, Want,
+    SlabView, TransferSet, Verdict, Want,
 };
 use crate::limit::{LeaseId, LimitSpec};
 use crate::telemetry::{LedgerFailure, Metrics};
@@ -145,6 +145,10 @@ impl<L: Ledger> Ledger for Failover<L> {
 
     fn is_shared(&self) -> bool {
         self.ledger.is_shared()
+    }
+
+    fn slab(&self, account: &Account) -> Option<SlabView> {
+        self.ledger.slab(account)
     }
 
     fn sweep(&self) -> usize {

@@ -18,6 +18,8 @@ pub struct Definition<'a> {
     pub unit: &'a str,
     pub description: &'a str,
     pub overage: &'static str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
 }
 
 impl<'a> Definition<'a> {
@@ -36,6 +38,7 @@ impl<'a> Definition<'a> {
             unit: &spec.unit,
             description: &spec.description,
             overage: spec.overage.name(),
+            exact: spec.is_exact,
         }
     }
 }

@@ -168,6 +168,7 @@ impl Plan {
             kind: Kind::Rolling { window_seconds: limit.unit.seconds() },
             capacity: u64::from(limit.requests_per_unit),
             overage: Overage::Deny,
+            is_exact: false,
             unit: "requests".to_owned(),
             description: String::new(),
             origin: Origin::Override,

@@ -9,7 +9,7 @@ use super::Service;
 use crate::clock;
 use crate::lease::table::LeaseState;
 use crate::lease::{Held, Lease};
-use crate::ledger::{Balance, Ledger, LedgerError};
+use crate::ledger::{Balance, Ledger, LedgerError, SlabView};
 use crate::registry::NamedLimit;
 use crate::retry::eta;
 use crate::telemetry::LimitLabel;
@@ -20,6 +20,8 @@ pub(crate) struct LimitState {
     pub(crate) limit: Arc<NamedLimit>,
     /// `None` while the ledger can't be asked.
     pub(crate) balance: Option<Balance>,
+    /// What this instance holds of it to hand out by itself.
+    pub(crate) slab: Option<SlabView>,
 }
 
 /// A lease of this instance.
@@ -61,13 +63,17 @@ impl Service {
     pub(crate) async fn written_limit(&self, limit: Arc<NamedLimit>) -> LimitState {
         let balances = self.admission.ledger.balances(vec![limit.want()]).await;
         let balance = balances.ok().and_then(|balances| balances.first().copied());
-        LimitState { limit, balance }
+        let slab = self.admission.ledger.slab(&limit.account);
+        LimitState { limit, balance, slab }
     }
 
     async fn states(&self, limits: Vec<Arc<NamedLimit>>) -> Result<Vec<LimitState>, LedgerError> {
         let wants = limits.iter().map(|limit| limit.want()).collect();
         let balances = self.admission.ledger.balances(wants).await?;
-        let state = |(limit, balance)| LimitState { limit, balance: Some(balance) };
+        let state = |(limit, balance): (Arc<NamedLimit>, _)| {
+            let slab = self.admission.ledger.slab(&limit.account);
+            LimitState { limit, balance: Some(balance), slab }
+        };
         Ok(limits.into_iter().zip(balances).map(state).collect())
     }
 
@@ -96,7 +102,7 @@ impl Service {
     async fn read_gauges(&self) {
         let Ok(limits) = self.limits().await else { return };
         let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        for LimitState { limit, balance } in limits {
+        for LimitState { limit, balance, .. } in limits {
             let (label, metrics) = (LimitLabel { limit: limit.account.key.to_string() }, &self.metrics);
             let balance = balance.unwrap_or_default();
             metrics.limit_used.get_or_create(&label).set(gauge(balance.used));

@@ -113,3 +113,8 @@ pub(super) struct ResultLabel {
 pub(super) struct KindLabel {
     pub(super) kind: &'static str,
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct FromLabel {
+    pub(super) from: &'static str,
+}

@@ -75,7 +75,12 @@ fn reservations(accounts: u64) -> u64 {
     let mut one_of_few = few.iter().cycle();
     for n in 0..COUNT {
         let account = if accounts == COUNT { account(n) } else { Arc::clone(one_of_few.next().unwrap()) };
-        let hold = Hold { amount: 1, lifetime_seconds: NonZeroU32::new(300).unwrap(), capacity: COUNT };
+        let hold = Hold {
+            amount: 1,
+            lifetime_seconds: NonZeroU32::new(300).unwrap(),
+            capacity: COUNT,
+            is_exact: true,
+        };
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();
         let lease = LeaseId::fresh(n, fastrand::u128(..));
         // Spread over time, as leases are.

@@ -71,7 +71,12 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
-    Hold { amount, lifetime_seconds: NonZeroU32::new(lifetime).unwrap(), capacity: CAPACITIES[limit] }
+    Hold {
+        amount,
+        lifetime_seconds: NonZeroU32::new(lifetime).unwrap(),
+        capacity: CAPACITIES[limit],
+        is_exact: true,
+    }
 }
 
 struct Audit {

@@ -87,7 +87,7 @@ impl World {
             let lifetime_seconds = spec.kind.lifetime_seconds();
             Transfer {
                 account: Arc::clone(account),
-                action: action(Hold { amount, lifetime_seconds, capacity: spec.capacity }),
+                action: action(Hold { amount, lifetime_seconds, capacity: spec.capacity, is_exact: true }),
             }
         };
         let transfers = needs.iter().map(transfer).collect();
@@ -278,7 +278,7 @@ fn half(n: u64) -> u64 {
 
 fn spec(kind: Kind, capacity: u64) -> LimitSpec {
     let (unit, description, origin) = (String::new(), String::new(), Origin::Api);
-    LimitSpec { kind, capacity, overage: Overage::Deny, unit, description, origin }
+    LimitSpec { kind, capacity, overage: Overage::Deny, is_exact: false, unit, description, origin }
 }
 
 pub fn rolling(seconds: u32) -> Kind {

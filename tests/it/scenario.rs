@@ -137,6 +137,7 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
             amount: units,
             lifetime_seconds: lifetime.unwrap_or(limit.lifetime_seconds),
             capacity: limit.capacity,
+            is_exact: true,
         };
         let actions = match words[0] {
             "hit" | "reserve" => vec![Action::Reserve(hold)],

@@ -19,7 +19,7 @@ pub fn account(key: &str) -> Arc<Account> {
 }
 
 pub fn reserve(account: &Arc<Account>, amount: u64, capacity: u64, seconds: u32) -> Transfer {
-    let hold = Hold { amount, lifetime_seconds: NonZeroU32::new(seconds).unwrap(), capacity };
+    let hold = Hold { amount, lifetime_seconds: NonZeroU32::new(seconds).unwrap(), capacity, is_exact: true };
     Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
 }
 

@@ -26,7 +26,7 @@ struct Limit {
 
 impl Limit {
     fn new(capacity: usize, lifetime_seconds: NonZeroU32) -> Self {
-        let hold = Hold { amount: 1, lifetime_seconds, capacity: capacity as u64 };
+        let hold = Hold { amount: 1, lifetime_seconds, capacity: capacity as u64, is_exact: true };
         let account = Arc::new(Account::new(LimitKey::new("fleet")));
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();
         let hit = Chain { lease: LeaseId::fresh(0, 0), keep: Keep::Nothing, transfers };

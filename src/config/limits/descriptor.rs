@@ -96,6 +96,7 @@ impl<'r> Reader<'r> {
         let replaces = self.replaces(fields, &name);
         let requests = fields.whole("requests_per_unit", 0..=u64::from(u32::MAX));
         let unit = spec::unit(fields);
+        let is_exact = fields.flag("exact");
         self.names.insert(Arc::clone(&name));
         if fields.flag("unlimited") {
             if fields.has("unit") {
@@ -109,7 +110,7 @@ impl<'r> Reader<'r> {
         let (Some(unit), Some(requests)) = (unit, requests) else { return };
         node.rules.push(Rule {
             target: Target::Derived,
-            spec: Arc::new(spec::requests_per(unit, requests, spec::origin(fields))),
+            spec: Arc::new(spec::requests_per(unit, requests, is_exact, spec::origin(fields))),
             suffix: if name.is_empty() { unit.name().into() } else { Arc::clone(&name) },
             name,
             cost: Cost::Hits,

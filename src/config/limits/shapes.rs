@@ -27,7 +27,7 @@ pub(crate) static DESCRIPTOR: Shape = Shape {
 
 pub(crate) static RATE_LIMIT: Shape = Shape {
     name: "a `rate_limit`",
-    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces"],
+    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "exact"],
     family: FAMILY,
 };
 
@@ -45,6 +45,7 @@ pub(crate) static INLINE: Shape = Shape {
         "unit",
         "description",
         "overage",
+        "exact",
         "cost",
         "reconcile",
     ],
@@ -54,7 +55,17 @@ pub(crate) static INLINE: Shape = Shape {
 /// A limit under the top-level `limits`.
 pub(crate) static NAMED: Shape = Shape {
     name: "a named limit",
-    keys: &["key", "kind", "capacity", "window_seconds", "timeout_seconds", "unit", "description", "overage"],
+    keys: &[
+        "key",
+        "kind",
+        "capacity",
+        "window_seconds",
+        "timeout_seconds",
+        "unit",
+        "description",
+        "overage",
+        "exact",
+    ],
     family: FAMILY,
 };
 

@@ -30,15 +30,20 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
             Overage::Deny
         }
     };
+    let is_exact = fields.flag("exact");
     let (unit, description) = (fields.text("unit"), fields.text("description"));
     let kind = kind?;
     if kind.is_concurrency() && overage == Overage::Debt {
         fields.warn("overage", "has no effect: what a concurrency limit holds is given back whole");
     }
+    if kind.is_concurrency() && is_exact {
+        fields.warn("exact", "has no effect: a concurrency limit always is");
+    }
     Some(LimitSpec {
         kind,
         capacity: capacity?,
         overage,
+        is_exact,
         unit: unit.unwrap_or_default().to_owned(),
         description: description.unwrap_or_default().to_owned(),
         origin: origin(fields),
@@ -46,11 +51,12 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
 }
 
 /// The limit that a `rate_limit` describes.
-pub(crate) fn requests_per(unit: Unit, requests: u64, origin: Origin) -> LimitSpec {
+pub(crate) fn requests_per(unit: Unit, requests: u64, is_exact: bool, origin: Origin) -> LimitSpec {
     LimitSpec {
         kind: Kind::Rolling { window_seconds: unit.seconds() },
         capacity: requests,
         overage: Overage::Deny,
+        is_exact,
         unit: "requests".to_owned(),
         description: String::new(),
         origin,

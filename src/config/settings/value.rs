@@ -181,6 +181,15 @@ macro_rules! words {
 
 words! { OnFailure { Error = "error", Allow = "allow", Deny = "deny", Local = "local", } }
 
+choice! {
+    /// Whether hot limits are answered from slabs.
+    Slabs {
+        #[default]
+        On = "on",
+        Off = "off",
+    }
+}
+
 words! { TransferIds { TimeOrdered = "time_ordered", Sha256 = "sha256", } }
 
 choice! {

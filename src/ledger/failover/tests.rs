@@ -104,7 +104,7 @@ impl Bench {
 
     fn reserve(&self, lease: &str, keep: Keep, amount: u64) -> Chain {
         let lifetime_seconds = NonZeroU32::new(600).unwrap();
-        let hold = Hold { amount, lifetime_seconds, capacity: CAPACITY };
+        let hold = Hold { amount, lifetime_seconds, capacity: CAPACITY, is_exact: true };
         self.chain(lease, keep, Action::Reserve(hold))
     }
 

@@ -52,6 +52,7 @@ impl Core {
             (trial, taken) = (Trial::new(), SmallVec::new());
             tried = self.attempt(chain, &mut trial, &mut taken);
         }
+        let is_repeat = matches!(tried, Err(Stop::DoneBefore));
         let verdict = match tried {
             Ok(()) if self.store.records() + chain.transfers.len() > RESERVATIONS_MAX => {
                 return Err(LedgerError::Full(RESERVATIONS_MAX));
@@ -74,7 +75,7 @@ impl Core {
         if verdict != Verdict::Done {
             taken.clear();
         }
-        Ok(Outcome { verdict, available, taken })
+        Ok(Outcome { verdict, available, is_repeat, taken })
     }
 
     /// What an account holds, brought to `capacity` if that can be done now.

@@ -5,6 +5,7 @@
 //! behind a lock of its own, which a request takes only when a slab begins or ends.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use smallvec::SmallVec;
 use super::limit::{Ask, Counts, Limit, Outside, Parts, Reply, Rules, Shown, Todo, Took};
 use super::returns::{GiveBack, Landed, Number, Returns, WAITING_MAX};
 use crate::limit::{BitSet, LimitId};
+use crate::telemetry::SlabUnits;
 
 const SHARDS: usize = 64;
 
@@ -96,6 +98,8 @@ struct Entry<A, B> {
     limit: Limit,
     account: A,
     bell: B,
+    /// What was added to the metrics already.
+    counted: Counts,
 }
 
 /// What is due at a time.
@@ -111,17 +115,18 @@ struct Agenda<A> {
 pub struct Core<A, B> {
     shards: Vec<Mutex<AHashMap<LimitId, Entry<A, B>>>>,
     agenda: Mutex<Agenda<A>>,
-}
-
-impl<A: Clone, B: Bell> Default for Core<A, B> {
-    fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let agenda = Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
-        Self { shards, agenda: Mutex::new(agenda) }
-    }
+    /// Something was added to the agenda.
+    has_news: AtomicBool,
+    units: SlabUnits,
 }
 
 impl<A: Clone, B: Bell> Core<A, B> {
+    pub fn new(units: SlabUnits) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let agenda = Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
+        Self { shards, agenda: Mutex::new(agenda), has_news: AtomicBool::new(false), units }
+    }
+
     /// All of the needs or none. `asks_anyway`: the request has other needs, which the ledger decides.
     pub fn request(
         &self,
@@ -169,8 +174,12 @@ impl<A: Clone, B: Bell> Core<A, B> {
             if shard.len() >= LIMITS_MAX / SHARDS {
                 return (None, None);
             }
-            let entry =
-                Entry { limit: Limit::new(need.rules), account: need.account.clone(), bell: B::default() };
+            let entry = Entry {
+                limit: Limit::new(need.rules),
+                account: need.account.clone(),
+                bell: B::default(),
+                counted: Counts::default(),
+            };
             shard.insert(need.limit, entry);
         }
         let entry = shard.get_mut(&need.limit).expect("it must have been inserted");
@@ -219,10 +228,12 @@ impl<A: Clone, B: Bell> Core<A, B> {
         if todo.wake {
             entry.bell.ring();
         }
+        self.count(entry);
         asks.extend(todo.ask.map(|ask| (limit, entry.account.clone(), ask)));
         if todo.ended.is_empty() && todo.tick_at_ms.is_none() {
             return;
         }
+        self.has_news.store(true, Ordering::Release);
         let now_ms = outside.now_ms();
         let mut agenda = self.agenda.lock();
         for ended in todo.ended {
@@ -233,6 +244,34 @@ impl<A: Clone, B: Bell> Core<A, B> {
             let number = agenda.next_tick;
             agenda.ticks.insert((at_ms, number), limit);
         }
+    }
+
+    fn count(&self, entry: &mut Entry<A, B>) {
+        let Counts { taken, handed_out, given_back } = entry.limit.counts;
+        let before = std::mem::replace(&mut entry.counted, entry.limit.counts);
+        for (counter, more) in [
+            (&self.units.taken, taken - before.taken),
+            (&self.units.handed_out, handed_out - before.handed_out),
+            (&self.units.given_back, given_back - before.given_back),
+        ] {
+            if more > 0 {
+                counter.inc_by(more);
+            }
+        }
+    }
+
+    /// Whether something may be due earlier than was known when this was asked last.
+    pub fn take_news(&self) -> bool {
+        self.has_news.load(Ordering::Relaxed) && self.has_news.swap(false, Ordering::AcqRel)
+    }
+
+    /// Gives back what was taken of a limit that should have less now.
+    pub fn lower(&self, limit: LimitId, capacity: u64, outside: &mut impl Outside) {
+        let now_ms = outside.now_ms();
+        let lower = |limit: &mut Limit| {
+            if limit.capacity() > capacity { limit.close(now_ms) } else { Todo::default() }
+        };
+        self.each(limit, outside, lower);
     }
 
     /// When [`Self::next_due`] has something, as far as is known now.

@@ -318,6 +318,10 @@ impl Limit {
             && self.demand.during_last_life(now_ms) == 0
     }
 
+    pub fn capacity(&self) -> u64 {
+        self.rules.capacity
+    }
+
     pub fn is_asking(&self) -> bool {
         self.asking.is_some()
     }

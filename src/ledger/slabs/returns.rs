@@ -25,6 +25,8 @@ const SENT_MAX: usize = 256;
 pub struct GiveBack<A> {
     pub account: A,
     pub name: LeaseId,
+    /// It was taken as much as there was.
+    pub up_to: bool,
     pub step: Step,
 }
 
@@ -52,6 +54,7 @@ pub enum Landed {
 struct Return<A> {
     account: A,
     name: LeaseId,
+    up_to: bool,
     spent: u64,
     free_at_ms: u64,
     stage: Stage,
@@ -98,8 +101,8 @@ impl<A: Clone> Returns<A> {
             spent if spent == ended.taken => (Stage::Void, ended.free_at_ms),
             _ => (Stage::Keep, now_ms),
         };
-        let Ended { name, spent, free_at_ms, .. } = ended;
-        let back = Return { account, name, spent, free_at_ms, stage, retries: 0 };
+        let Ended { name, up_to, spent, free_at_ms, .. } = ended;
+        let back = Return { account, name, up_to, spent, free_at_ms, stage, retries: 0 };
         self.unspent += usize::from(back.has_unspent());
         self.wait(back, due_ms);
     }
@@ -137,7 +140,8 @@ impl<A: Clone> Returns<A> {
                 Step::Keep { units: back.spent, timeout_seconds: backstop_seconds(back.free_at_ms, now_ms) }
             }
         };
-        let give_back = GiveBack { account: back.account.clone(), name: back.name.clone(), step };
+        let give_back =
+            GiveBack { account: back.account.clone(), name: back.name.clone(), up_to: back.up_to, step };
         self.sent.insert(number, back);
         Some((Number(number), give_back))
     }

@@ -15,6 +15,8 @@ pub struct Slab {
     pub name: LeaseId,
     /// Those of the limit when it was asked for: a change of the window is for later ones.
     pub times: Times,
+    /// It was asked for as much as there is, which has another name in the ledger.
+    pub up_to: bool,
     pub taken: u64,
     pub left: u64,
     pub aside: u64,
@@ -35,6 +37,7 @@ pub struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub name: LeaseId,
+    pub up_to: bool,
     pub taken: u64,
     pub spent: u64,
     /// When what was spent may come back.
@@ -81,6 +84,6 @@ impl Slab {
     pub fn end(self) -> Ended {
         let spent = self.handed_out();
         let free_at_ms = self.times.free_at_ms(self.last_ms);
-        Ended { name: self.name, taken: self.taken, spent, free_at_ms }
+        Ended { name: self.name, up_to: self.up_to, taken: self.taken, spent, free_at_ms }
     }
 }

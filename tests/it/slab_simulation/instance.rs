@@ -11,6 +11,7 @@ use sluice::ledger::slabs::requests::Requests;
 use sluice::ledger::slabs::returns::Number;
 use sluice::ledger::slabs::times::Times;
 use sluice::limit::{LeaseId, LimitId};
+use sluice::telemetry::SlabUnits;
 
 use super::plan::Plan;
 
@@ -128,7 +129,7 @@ impl Instance {
     pub fn new(plan: &Plan, index: usize, epoch: u32) -> Self {
         let mut rng = fastrand::Rng::with_seed(plan.seed ^ (index as u64) << 32 ^ u64::from(epoch) << 48);
         Self {
-            core: Core::default(),
+            core: Core::new(SlabUnits::default()),
             ids: Requests::new(1_000),
             epoch,
             is_up: true,

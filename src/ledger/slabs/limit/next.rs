@@ -108,6 +108,7 @@ impl Limit {
             serial: self.next_serial,
             name: asking.name,
             times: asking.times,
+            up_to: asking.up_to,
             taken: units,
             left: units,
             aside: 0,

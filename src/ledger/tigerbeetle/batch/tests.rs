@@ -74,7 +74,7 @@ const CAPACITY: u64 = 1_000_000;
 fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
     let transfers = holds.iter().map(|(account, amount)| {
         let lifetime_seconds = NonZeroU32::new(60).unwrap();
-        let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY };
+        let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY, is_exact: true };
         Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));

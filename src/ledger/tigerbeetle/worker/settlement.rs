@@ -78,10 +78,10 @@ impl Worker<'_> {
             (WorkKind::Claim, _) if work.chain.keep == Keep::ForRetries => {
                 self.inbox.next.push_back(Work { kind: WorkKind::Verify, ..work });
             }
-            (WorkKind::Claim, _) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (WorkKind::Claim, _) => work.answer(Ok(repeat())),
             (WorkKind::Verify, result) => {
                 let verdict = wire::verified(result, work.chain.transfers.len());
-                work.answer(Ok(Outcome::bare(verdict)));
+                work.answer(Ok(Outcome { is_repeat: verdict == Verdict::Done, ..Outcome::bare(verdict) }));
             }
             (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
                 self.took.push(work)
@@ -92,7 +92,7 @@ impl Worker<'_> {
                     self.inbox.next.push_back(Work { kind: WorkKind::Claim, ..work });
                 }
             }
-            (WorkKind::Apply, ChainResult::DoneBefore) => work.answer(Ok(Outcome::bare(Verdict::Done))),
+            (WorkKind::Apply, ChainResult::DoneBefore) => work.answer(Ok(repeat())),
             (WorkKind::Apply, ChainResult::Refused(refusal)) => {
                 self.touch(&work.chain);
                 if refusal.code == RefusalCode::ExceedsCredits {
@@ -215,6 +215,11 @@ fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
         }
         _ => result,
     }
+}
+
+/// It was done by an earlier sending.
+fn repeat() -> Outcome {
+    Outcome { is_repeat: true, ..Outcome::bare(Verdict::Done) }
 }
 
 /// The ledger alone knows how much this chain takes.

@@ -1,0 +1,337 @@
+//! The layer: a ledger over a shared one that answers for hot limits from slabs.
+//!
+//! All that it decides is decided by [`Core`]; here are the clock, the calls to the ledger below, those who wait, and one
+//! task that gives back what is due. A chain of which nothing may come from a slab passes through untouched.
+
+mod chain;
+mod task;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::chain::Split;
+use super::core::{Aside, Asks, Bell, Core, Decision, Settled};
+use super::limit::{Outside, Shown};
+use super::requests::{IDS_MAX, Requests, Seen};
+use crate::clock;
+use crate::ledger::{
+    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict, Want,
+};
+use crate::limit::{LeaseId, LimitSpec};
+use crate::telemetry::Metrics;
+
+/// A ledger that answers for hot limits by itself.
+#[derive(Debug)]
+pub struct Slabs<L> {
+    shared: Arc<Shared<L>>,
+}
+
+#[derive(Debug)]
+struct Shared<L> {
+    ledger: L,
+    core: Core<Arc<Account>, Rings>,
+    ids: Mutex<Requests<Verdict>>,
+    /// A request with an id was answered.
+    id_answered: Notify,
+    /// Something may be due earlier than the task thinks.
+    news: Notify,
+    /// False if the settings say so, or nobody else takes from the ledger below, or it is being closed.
+    is_on: AtomicBool,
+    timeout: Duration,
+    metrics: Arc<Metrics>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+/// The world as it is.
+struct Live;
+
+impl Outside for Live {
+    fn now_ms(&mut self) -> u64 {
+        clock::monotonic_ms()
+    }
+
+    fn fresh_name(&mut self) -> LeaseId {
+        LeaseId::fresh(clock::unix_ms(), fastrand::u128(..))
+    }
+}
+
+/// Those who wait for a limit; made when the first one does.
+#[derive(Debug, Default)]
+struct Rings(Option<watch::Sender<()>>);
+
+impl Bell for Rings {
+    type Waiting = watch::Receiver<()>;
+
+    fn listen(&mut self) -> Self::Waiting {
+        self.0.get_or_insert_with(|| watch::Sender::new(())).subscribe()
+    }
+
+    fn ring(&mut self) {
+        if let Some(bell) = &self.0 {
+            bell.send_replace(());
+        }
+    }
+}
+
+/// For slabs that are still asked for, and for what nobody spent to land, when the process ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl<L: Ledger + 'static> Slabs<L> {
+    /// Starts the task that gives back. `timeout` bounds every call.
+    pub fn start(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>) -> Self {
+        let is_on = is_on && ledger.is_shared();
+        let shared = Arc::new(Shared {
+            ledger,
+            core: Core::new(metrics.slab_units.clone()),
+            ids: Mutex::new(Requests::new(IDS_MAX)),
+            id_answered: Notify::new(),
+            news: Notify::new(),
+            is_on: AtomicBool::new(is_on),
+            timeout,
+            metrics,
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        });
+        if is_on {
+            let closing = shared.closing.clone();
+            shared.tasks.spawn(closing.run_until_cancelled_owned(task::run(Arc::clone(&shared))));
+        }
+        Self { shared }
+    }
+}
+
+impl<L: Ledger + 'static> Shared<L> {
+    /// Decides a chain of which something may come from slabs.
+    async fn answer(self: &Arc<Self>, chain: &Chain, split: &Split) -> Result<Outcome, LedgerError> {
+        let mut waits = 0;
+        loop {
+            let mut asks = Asks::new();
+            let decision = self.core.request(&split.needs, split.has_exact(), waits, &mut Live, &mut asks);
+            self.follow_up(asks);
+            match decision {
+                Decision::Admitted => {
+                    self.metrics.slab_answers.slab.inc();
+                    return Ok(Outcome::bare(Verdict::Done));
+                }
+                Decision::Full { index } => {
+                    self.metrics.slab_answers.full.inc();
+                    let refusal = Refusal::one(split.places[index], RefusalCode::ExceedsCredits);
+                    return Ok(Outcome::bare(Verdict::Refused(refusal)));
+                }
+                Decision::Wait(mut bell) => {
+                    // It never fails: the limit is not forgotten while somebody waits. If it did, asking again is right.
+                    let _ = bell.changed().await;
+                    waits += 1;
+                }
+                Decision::Ledger(aside) => {
+                    self.metrics.slab_answers.ledger.inc();
+                    return self.ask_ledger(chain, split, aside).await;
+                }
+            }
+        }
+    }
+
+    /// The rests, and whatever slabs may not answer, as one chain. If it is refused the parts are put back.
+    async fn ask_ledger(
+        self: &Arc<Self>,
+        chain: &Chain,
+        split: &Split,
+        aside: Aside,
+    ) -> Result<Outcome, LedgerError> {
+        let (rest, places) = split.rest(chain, aside.rests(), || Live.fresh_name());
+        let mut aside = PutBack { shared: self, aside: Some(aside) };
+        let outcome = self.ledger.apply(&rest).await?;
+        match outcome.verdict {
+            // Another instance has admitted this request, and charged it.
+            Verdict::Done if outcome.is_repeat => aside.settle(Settled::Failed),
+            Verdict::Done => aside.settle(Settled::Admitted),
+            Verdict::Refused(refusal) => {
+                let refused = if refusal.code == RefusalCode::ExceedsCredits {
+                    split.needs_of(&places, refusal.failed)
+                } else {
+                    Default::default()
+                };
+                aside.settle(Settled::Refused { needs: refused });
+                let failed = refusal.failed.iter().map(|place| places[place]).collect();
+                let refusal = Refusal { index: places[refusal.index], failed, ..refusal };
+                return Ok(Outcome::bare(Verdict::Refused(refusal)));
+            }
+            Verdict::NotAsked => aside.settle(Settled::Failed),
+        }
+        Ok(Outcome { is_repeat: outcome.is_repeat, ..Outcome::bare(outcome.verdict) })
+    }
+
+    /// The same under a name that the caller chose: once is enough.
+    async fn answer_once(self: &Arc<Self>, chain: &Chain, split: &Split) -> Result<Outcome, LedgerError> {
+        let id = chain::request_bits(&chain.lease);
+        loop {
+            let answered = self.id_answered.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            let seen = self.ids.lock().begin(id, clock::monotonic_ms());
+            match seen {
+                Seen::Answered(verdict) => {
+                    self.metrics.slab_answers.slab.inc();
+                    return Ok(Outcome { is_repeat: true, ..Outcome::bare(verdict) });
+                }
+                Seen::UnderWay => answered.await,
+                Seen::New => {
+                    let mut ending = EndId { shared: self, id, verdict: None };
+                    let outcome = self.answer(chain, split).await?;
+                    ending.verdict = Some(outcome.verdict);
+                    return Ok(outcome);
+                }
+            }
+        }
+    }
+
+    /// Carries out what the core wants.
+    fn follow_up(self: &Arc<Self>, asks: Asks<Arc<Account>>) {
+        for (limit, account, ask) in asks {
+            self.tasks.spawn(task::take(Arc::clone(self), limit, account, ask));
+        }
+        if self.core.take_news() {
+            self.news.notify_one();
+        }
+    }
+}
+
+/// Units set aside, which go back unless the request is decided otherwise: also when its caller leaves.
+struct PutBack<'s, L: Ledger + 'static> {
+    shared: &'s Arc<Shared<L>>,
+    aside: Option<Aside>,
+}
+
+impl<L: Ledger + 'static> PutBack<'_, L> {
+    fn settle(&mut self, settled: Settled) {
+        if let Some(aside) = self.aside.take() {
+            self.shared.core.settle(aside, settled, &mut Live);
+            self.shared.follow_up(Asks::new());
+        }
+    }
+}
+
+impl<L: Ledger + 'static> Drop for PutBack<'_, L> {
+    fn drop(&mut self) {
+        self.settle(Settled::Failed);
+    }
+}
+
+/// A request with an id that is under way. One that fails, or whose caller leaves, is forgotten.
+struct EndId<'s, L: Ledger + 'static> {
+    shared: &'s Arc<Shared<L>>,
+    id: u128,
+    verdict: Option<Verdict>,
+}
+
+impl<L: Ledger + 'static> Drop for EndId<'_, L> {
+    fn drop(&mut self) {
+        self.shared.ids.lock().end(self.id, self.verdict);
+        self.shared.id_answered.notify_waiters();
+    }
+}
+
+impl<L: Ledger + 'static> Ledger for Slabs<L> {
+    async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        let shared = &self.shared;
+        let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
+        let Some(split) = split else { return shared.ledger.apply(chain).await };
+        let answer = async {
+            if chain.keep.is_named() {
+                shared.answer_once(chain, &split).await
+            } else {
+                shared.answer(chain, &split).await
+            }
+        };
+        let late = |_| LedgerError::TimedOut(u64::try_from(shared.timeout.as_millis()).unwrap_or(u64::MAX));
+        tokio::time::timeout(shared.timeout, answer).await.map_err(late)?
+    }
+
+    async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        self.shared.ledger.complete(chain).await
+    }
+
+    /// What may have come from a slab is spent and stays so; the rest is known under its name.
+    fn give_back(&self, chain: Chain) {
+        let exact = if self.shared.is_on.load(Ordering::Relaxed) { chain::exact_part(chain) } else { chain };
+        if !exact.transfers.is_empty() {
+            self.shared.ledger.give_back(exact);
+        }
+    }
+
+    fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
+        self.shared.ledger.peek(account, spec)
+    }
+
+    fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
+        self.shared.ledger.sample(account, spec)
+    }
+
+    fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
+        self.shared.ledger.is_decreasing(account, spec)
+    }
+
+    async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
+        for want in &wants {
+            self.shared.core.lower(want.account.id, want.capacity, &mut Live);
+        }
+        self.shared.follow_up(Asks::new());
+        self.shared.ledger.provision(wants).await
+    }
+
+    async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        self.shared.ledger.balances(wants).await
+    }
+
+    async fn schedule(
+        &self,
+        account: &Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Schedule, LedgerError> {
+        self.shared.ledger.schedule(account, lifetime_seconds).await
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.shared.ledger.ready()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared.ledger.is_shared()
+    }
+
+    fn slab(&self, account: &Account) -> Option<Shown> {
+        self.shared.core.shown(account.id, clock::monotonic_ms())
+    }
+
+    fn sweep(&self) -> usize {
+        if self.shared.is_on.load(Ordering::Relaxed) {
+            self.shared.core.sweep(&mut Live);
+            let slabs = self.shared.core.slabs();
+            self.shared.metrics.slabs.set(i64::try_from(slabs).unwrap_or(i64::MAX));
+        }
+        self.shared.ledger.sweep()
+    }
+
+    /// Slabs go back before the ledger below closes. What was spent of them comes back by the ledger's timeout.
+    async fn close(&self) {
+        let shared = &self.shared;
+        if shared.is_on.swap(false, Ordering::AcqRel) {
+            shared.core.close(&mut Live, |_| true);
+            shared.follow_up(Asks::new());
+            if tokio::time::timeout(CLOSE_TIMEOUT, task::settled(shared)).await.is_err() {
+                tracing::warn!("some slabs were not given back; the ledger's timeout does it");
+            }
+            shared.closing.cancel();
+            shared.tasks.close();
+        }
+        shared.ledger.close().await;
+    }
+}

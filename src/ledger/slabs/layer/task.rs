@@ -1,0 +1,115 @@
+//! What happens beside requests: slabs are asked for, and one task gives back what is due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::smallvec;
+
+use super::{Live, Shared};
+use crate::clock;
+use crate::ledger::slabs::core::Asks;
+use crate::ledger::slabs::limit::{Ask, Took};
+use crate::ledger::slabs::returns::{GiveBack, Landed, Number, Step};
+use crate::ledger::{
+    Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
+};
+use crate::limit::LimitId;
+
+/// How long the task sleeps at most.
+const SLEEP_MS_MAX: u64 = 1_000;
+
+/// How often it is looked whether everything has landed, when the process ends.
+const SETTLED_LOOK: Duration = Duration::from_millis(5);
+
+/// Gives back whatever is due, for ever.
+pub async fn run<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
+    loop {
+        while let Some((number, back)) = shared.core.next_due(&mut Live) {
+            shared.tasks.spawn(give_back(Arc::clone(&shared), number, back));
+        }
+        let now_ms = clock::monotonic_ms();
+        let due_ms = shared.core.next_due_ms().unwrap_or(u64::MAX);
+        let wait = Duration::from_millis(due_ms.saturating_sub(now_ms).clamp(1, SLEEP_MS_MAX));
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = shared.news.notified() => {}
+        }
+    }
+}
+
+/// Asks for one slab.
+pub async fn take<L: Ledger + 'static>(
+    shared: Arc<Shared<L>>,
+    limit: LimitId,
+    account: Arc<Account>,
+    ask: Ask,
+) {
+    let hold = Hold {
+        amount: ask.amount,
+        lifetime_seconds: ask.timeout_seconds,
+        capacity: ask.capacity,
+        is_exact: true,
+    };
+    let action = if ask.up_to { Action::TakeUpTo(hold) } else { Action::Reserve(hold) };
+    // It is given back by its name.
+    let keep = Keep::ForCompletion;
+    let chain = Chain { lease: ask.name, keep, transfers: smallvec![Transfer { account, action }] };
+    let took = match shared.ledger.apply(&chain).await {
+        Ok(Outcome { verdict: Verdict::Done, taken, .. }) => {
+            Took::Units(if ask.up_to { taken.first().copied().unwrap_or(0) } else { ask.amount })
+        }
+        Ok(Outcome {
+            verdict: Verdict::Refused(Refusal { code: RefusalCode::ExceedsCredits, .. }), ..
+        }) => Took::Refused,
+        Ok(_) | Err(_) => Took::Nothing,
+    };
+    let mut asks = Asks::new();
+    shared.core.took(limit, took, &mut Live, &mut asks);
+    shared.follow_up(asks);
+}
+
+async fn give_back<L: Ledger + 'static>(
+    shared: Arc<Shared<L>>,
+    number: Number,
+    back: GiveBack<Arc<Account>>,
+) {
+    let landed = landed(&shared.ledger.complete(&chain_of(back)).await);
+    shared.core.returned(number, landed, &mut Live, |n| fastrand::u64(0..=n));
+    shared.news.notify_one();
+}
+
+fn chain_of(back: GiveBack<Arc<Account>>) -> Chain {
+    let GiveBack { account, name, up_to, step } = back;
+    let void = if up_to { Action::VoidTaken } else { Action::Void };
+    let one = |action| Transfer { account: Arc::clone(&account), action };
+    let transfers = match step {
+        Step::Void => smallvec![one(void)],
+        Step::VoidKept => smallvec![one(Action::VoidRereserved)],
+        Step::Keep { units, timeout_seconds } => {
+            // Whatever the capacity is now: it is taken from what the account has.
+            let hold = Hold { amount: units, lifetime_seconds: timeout_seconds, capacity: 0, is_exact: true };
+            smallvec![one(void), one(Action::Rereserve(hold))]
+        }
+    };
+    Chain { lease: name, keep: Keep::ForCompletion, transfers }
+}
+
+fn landed(answer: &Result<Outcome, LedgerError>) -> Landed {
+    match answer {
+        Ok(Outcome { verdict: Verdict::Done, .. }) => Landed::Done,
+        Ok(Outcome { verdict: Verdict::Refused(refusal), .. }) => {
+            if refusal.code != RefusalCode::PendingTransferExpired {
+                tracing::warn!(code = ?refusal.code, "a slab could not be given back; the ledger's timeout does it");
+            }
+            Landed::Gone
+        }
+        Ok(Outcome { verdict: Verdict::NotAsked, .. }) | Err(_) => Landed::Failed,
+    }
+}
+
+/// Returns when no slab is asked for any more and nothing is on its way back that nobody spent.
+pub async fn settled<L: Ledger + 'static>(shared: &Shared<L>) {
+    while !shared.core.is_settled() {
+        tokio::time::sleep(SETTLED_LOOK).await;
+    }
+}
