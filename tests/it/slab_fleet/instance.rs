@@ -127,16 +127,23 @@ impl Instance {
         .await;
     }
 
+    async fn metrics(&self) -> String {
+        http::get(self.sluice.admin, "/metrics").await.body
+    }
+
+    pub async fn metric(&self, name: &str) -> u64 {
+        metric(&self.metrics().await, name)
+    }
+
     pub async fn units(&self) -> Units {
-        let text = http::get(self.sluice.admin, "/metrics").await.body;
+        let text = self.metrics().await;
         let of = |event: &str| metric(&text, &format!("sluice_slab_units_total{{event=\"{event}\"}}"));
         Units { taken: of("taken"), handed_out: of("handed_out"), given_back: of("given_back") }
     }
 
     /// How often slabs, the ledger, and the memory of a refusal have answered.
     pub async fn answers(&self, from: &str) -> u64 {
-        let text = http::get(self.sluice.admin, "/metrics").await.body;
-        metric(&text, &format!("sluice_slab_answers_total{{from=\"{from}\"}}"))
+        self.metric(&format!("sluice_slab_answers_total{{from=\"{from}\"}}")).await
     }
 
     /// SIGSTOP, and back when none of its threads runs any more.
@@ -170,7 +177,7 @@ pub struct Units {
     pub given_back: u64,
 }
 
-pub fn metric(text: &str, name: &str) -> u64 {
+fn metric(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("{name} is not in\n{text}"));
     line.trim().parse().unwrap_or_else(|error| panic!("{name}{line}: {error}"))

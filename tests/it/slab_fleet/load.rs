@@ -20,6 +20,16 @@ pub struct Load {
     callers: JoinSet<()>,
 }
 
+/// How callers go about it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Manner {
+    /// After a denial.
+    pause: Duration,
+    /// From the start, and how long a caller waits after an admission then.
+    slow_for: Duration,
+    gap: Duration,
+}
+
 struct Seen {
     began: Instant,
     admissions: Mutex<Vec<Admission>>,
@@ -37,6 +47,29 @@ impl Seen {
 impl Load {
     /// So many callers at each instance.
     pub fn start(instances: &[Instance], asked: &str, callers_each: usize) -> Self {
+        Self::run(instances, asked, callers_each, Manner { pause: PAUSE, ..Manner::default() })
+    }
+
+    /// What the limit has is spent evenly over the first window, so that it comes back evenly ever after. A limit that was
+    /// spent in a rush comes back in a rush, and whether that is used says more of the callers.
+    pub fn start_slowly(
+        instances: &[Instance],
+        asked: &str,
+        callers_each: usize,
+        window: Duration,
+        capacity: u32,
+    ) -> Self {
+        let callers = u32::try_from(instances.len() * callers_each).expect("they are few");
+        let manner = Manner { pause: PAUSE, slow_for: window, gap: window * callers / capacity };
+        Self::run(instances, asked, callers_each, manner)
+    }
+
+    /// Whoever is denied asks again at once.
+    pub fn start_without_pause(instances: &[Instance], asked: &str, callers_each: usize) -> Self {
+        Self::run(instances, asked, callers_each, Manner::default())
+    }
+
+    fn run(instances: &[Instance], asked: &str, callers_each: usize, manner: Manner) -> Self {
         let seen = Arc::new(Seen {
             began: sluice::clock::instant(),
             admissions: Mutex::default(),
@@ -58,6 +91,9 @@ impl Load {
                         Ok(true) => {
                             let admission = Admission { instance, sent_us, answered_us, units: 1 };
                             seen.admissions.lock().push(admission);
+                            if seen.began.elapsed() < manner.slow_for {
+                                tokio::time::sleep(manner.gap).await;
+                            }
                             continue;
                         }
                         Ok(false) => &seen.denied,
@@ -65,7 +101,7 @@ impl Load {
                         Err(_) => &seen.failed,
                     };
                     missed.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(manner.pause).await;
                 }
             });
         }
