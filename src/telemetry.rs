@@ -88,8 +88,8 @@ pub struct Metrics {
     /// In the order of [`QueueEvent::ALL`].
     queue: [Counter; QueueEvent::COUNT],
     pub(crate) slabs: Gauge,
-    pub(crate) slab_answers: SlabAnswers,
-    pub(crate) slab_units: SlabUnits,
+    pub slab_answers: SlabAnswers,
+    pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,

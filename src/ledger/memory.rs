@@ -5,6 +5,7 @@
 
 mod core;
 mod store;
+mod trial;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -32,8 +32,8 @@
 //!    happens under the limit's lock.
 //! 3. *The chain that keeps the spent part.* It is sent when the slab has ended, so what is spent is final. Void and reserve
 //!    happen both or not at all; the reserve takes less than the void gives back, so it fits. Its timeout is counted by the
-//!    ledger from some time after it was sent, and was made, when it was sent, to reach from there to the last hand-out
-//!    + W, rounded up, and 2 s more. If it is sent again, the same holds for the new timeout; whichever of the sendings is
+//!    ledger from some time after it was sent, and was made, when it was sent, to reach from there to one window
+//!    after the last hand-out, rounded up, and 2 s more. If it is sent again, the same holds for the new timeout; whichever of the sendings is
 //!    applied first, the others find its name and change nothing.
 //! 4. *The void of what was spent*, whole or kept. It is sent when the clock shows at least the last hand-out + W + 1 ms;
 //!    the last millisecond is there because the clock shows whole ones.

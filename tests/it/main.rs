@@ -82,6 +82,8 @@ mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_slabs;
+#[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sessions;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_sums;

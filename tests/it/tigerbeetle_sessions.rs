@@ -15,12 +15,15 @@ use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_use
 
 const TIMEOUT: Duration = Duration::from_millis(400);
 
+/// An instance that said something in the middle of it is not evicted: then it is tried again.
+const TRIES: u64 = 8;
+
 /// Sessions that come and go: the server keeps 64, also of clients that went away, and drops the one that was silent
-/// longest. As many at once as there are connections, so that nobody has the time to say that it is still there.
+/// longest. As many at once as there are connections, so that few have the time to say that they are still there.
 async fn evict_others(server: &Server) {
-    for _ in 0..4 {
+    for _ in 0..3 {
         let mut clients = tokio::task::JoinSet::new();
-        for _ in 0..20 {
+        for _ in 0..26 {
             let address = server.address();
             clients.spawn(async move {
                 let client = tb::Client::new(0, address).unwrap();
@@ -64,11 +67,15 @@ async fn an_evicted_session_is_made_again() {
     let ledger = server.ledger().await;
     let limit = account("evicted");
     assert!(is_done(&apply(&ledger, one(&limit, 1_000), TIMEOUT).await));
-    evict_others(&server).await;
-    let answer = apply(&ledger, one(&limit, 1_000), Duration::from_secs(5)).await;
-    assert!(is_done(&answer), "{answer:?}");
-    assert!(ledger.renewals() > 0, "it was not evicted");
-    until_used(&ledger, &limit, 2).await;
+    let mut used = 1;
+    while ledger.renewals() == 0 {
+        assert!(used < TRIES, "it was not evicted");
+        evict_others(&server).await;
+        let answer = apply(&ledger, one(&limit, 1_000), Duration::from_secs(5)).await;
+        assert!(is_done(&answer), "{answer:?}");
+        used += 1;
+    }
+    until_used(&ledger, &limit, used).await;
 }
 
 /// Worker and provisioner use one session: what either of them asks in the moment of an eviction must not be swallowed.
@@ -81,7 +88,10 @@ async fn known_and_new_limits_are_served_after_an_eviction() {
     for limit in &known {
         until_done(&ledger, limit, Duration::from_secs(10)).await;
     }
-    for round in 0..3 {
+    for round in 0..TRIES {
+        if round > 2 && ledger.renewals() > 0 {
+            return;
+        }
         evict_others(&server).await;
         let mut asking = tokio::task::JoinSet::new();
         for n in 0..20 {
@@ -92,7 +102,7 @@ async fn known_and_new_limits_are_served_after_an_eviction() {
         asking.join_all().await;
         until_ready(&ledger, Duration::from_secs(5)).await;
     }
-    assert!(ledger.renewals() > 0, "it was not evicted");
+    panic!("it was not evicted");
 }
 
 /// An instance that has nothing to do finds out by itself, before anybody asks.
@@ -117,8 +127,7 @@ async fn a_name_that_another_instance_admitted_is_not_given_back() {
     let evicted = server.ledger_with(Duration::from_millis(200), TransferIds::TimeOrdered);
     until_ready(&evicted, Duration::from_secs(60)).await;
     let other = server.ledger().await;
-    let mut sent_twice = 0;
-    for round in 0..2 {
+    for round in 0..TRIES {
         let limits = [account(&format!("twice-{round}")), account(&format!("twice-{round}"))];
         // Both know the account, and only the session is new.
         assert!(is_done(&apply(&evicted, one(&limits[0], 11), Duration::from_secs(5)).await));
@@ -147,7 +156,7 @@ async fn a_name_that_another_instance_admitted_is_not_given_back() {
             });
         }
         let answers = asking.join_all().await;
-        sent_twice += answers.iter().map(|(_, twice)| twice).sum::<u64>();
+        let sent_twice = answers.iter().map(|(_, twice)| twice).sum::<u64>();
         assert_eq!(answers.iter().map(|(admitted, _)| admitted).sum::<u64>(), 10);
         // It is back when it answers, and has then given back all that it will.
         until_done(&evicted, &account("back"), Duration::from_secs(5)).await;
@@ -155,8 +164,11 @@ async fn a_name_that_another_instance_admitted_is_not_given_back() {
         until_used(&other, &limits[1], 11).await;
         let one_more = apply(&other, one(&limits[1], 11), Duration::from_secs(5)).await.unwrap();
         assert_ne!(one_more.verdict, Verdict::Done, "12 of 11 were admitted");
+        if sent_twice > 0 {
+            return;
+        }
     }
-    assert!(sent_twice > 0, "nothing was sent to the other instance");
+    panic!("nothing was sent to the other instance");
 }
 
 /// A server takes a bounded number of connections. One is enough to decide.
@@ -221,12 +233,12 @@ async fn the_order_of_addresses_does_not_matter() {
     };
     let ledger = TigerBeetle::start(options, Arc::new(Metrics::default())).unwrap();
     until_ready(&ledger, Duration::from_secs(90)).await;
-    let limit = account("reversed");
+    let (limit, before) = (account("reversed"), ledger.renewals());
     for _ in 0..50 {
         let answer = apply(&ledger, one(&limit, 1_000), Duration::from_secs(5)).await;
         assert!(is_done(&answer), "{answer:?}");
     }
-    assert_eq!(ledger.renewals(), 0);
+    assert_eq!(ledger.renewals(), before);
 }
 
 /// Whichever task fails, everything works again soon.
@@ -246,7 +258,13 @@ async fn a_task_that_panics_is_started_again() {
         drop(apply(&ledger, one(&known, 1_000_000), TIMEOUT).await);
         drop(apply(&ledger, one(&new, 1_000_000), TIMEOUT).await);
         drop(ledger.balances(vec![want]).await);
-        assert_eq!(ledger.restarts(), n as u64 + 1, "{task:?} did not fail");
+        let restarted = async {
+            while ledger.restarts() <= n as u64 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let restarted = tokio::time::timeout(Duration::from_secs(5), restarted).await;
+        assert!(restarted.is_ok(), "{task:?} did not fail");
         until_ready(&ledger, Duration::from_secs(5)).await;
         until_done(&ledger, &known, Duration::from_secs(5)).await;
         until_done(&ledger, &new, Duration::from_secs(5)).await;

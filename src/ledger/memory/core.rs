@@ -6,33 +6,19 @@
 use smallvec::SmallVec;
 
 use super::store::{Fate, NONE, Purpose, Record, Store};
+use super::trial::{Taken, Trial, Tried, settled, take, take_up_to};
 use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, TransferSet, Verdict,
 };
-use crate::limit::{LeaseId, LimitId};
+use crate::limit::LeaseId;
 
 /// The rules, and what they are applied to.
 #[derive(Debug, Default)]
 pub struct Core {
     store: Store,
 }
-
-/// An account as a chain sees it while it is being tried.
-struct Tried {
-    id: LimitId,
-    /// In the store, or `NONE` if the account holds nothing.
-    slot: u32,
-    capacity: u64,
-    pending: u64,
-    pending_before: u64,
-}
-
-type Trial = SmallVec<[Tried; 4]>;
-
-/// What each `TakeUpTo` took.
-type Taken = SmallVec<[u64; 1]>;
 
 /// How a trial ended short of "it can be done".
 enum Stop {
@@ -416,30 +402,4 @@ impl Core {
 /// Nobody names it again, so it needs no record of its own. Nobody can leave in the middle of what never waits either.
 fn is_anonymous(chain: &Chain) -> bool {
     matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
-}
-
-/// The capacity an account has once `wanted` was asked for: raised at once, lowered only when that much is free.
-fn settled(capacity: u64, pending: u64, wanted: u64) -> u64 {
-    if wanted > capacity || pending <= wanted { wanted } else { capacity }
-}
-
-/// As much as there is.
-fn take_up_to(tried: &mut Tried, hold: Hold) -> Result<u64, RefusalCode> {
-    let capacity = settled(tried.capacity, tried.pending, hold.capacity);
-    let amount = hold.amount.min(capacity.saturating_sub(tried.pending));
-    take(tried, Hold { amount, ..hold }).map(|()| amount)
-}
-
-fn take(tried: &mut Tried, hold: Hold) -> Result<(), RefusalCode> {
-    tried.capacity = settled(tried.capacity, tried.pending, hold.capacity);
-    if tried.capacity > hold.capacity {
-        return Err(RefusalCode::LimitDecreasing);
-    }
-    match tried.pending.checked_add(hold.amount) {
-        Some(pending) if pending <= tried.capacity => {
-            tried.pending = pending;
-            Ok(())
-        }
-        _ => Err(RefusalCode::ExceedsCredits),
-    }
 }

@@ -43,6 +43,10 @@ pub trait Bell: Default {
 
 /// What a request gets.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives for one step of a request, and a box would be an allocation"
+)]
 pub enum Decision<W> {
     /// Everything was handed out.
     Admitted,

@@ -1,7 +1,7 @@
 //! How much of a limit was admitted here during the last life: what the next slab is sized by. Pure.
 
 /// A life is counted in this many slices.
-const SLICES: u64 = 4;
+const SLICES: usize = 4;
 
 /// Units by the slice in which they were admitted. Of the oldest slice only that part counts which is in the last life.
 #[derive(Debug, Clone)]
@@ -9,12 +9,12 @@ pub struct Demand {
     slice_ms: u64,
     /// The number of the slice that is being counted.
     newest: u64,
-    units: [u64; SLICES as usize + 1],
+    units: [u64; SLICES + 1],
 }
 
 impl Demand {
     pub fn new(life_ms: u64) -> Self {
-        Self { slice_ms: (life_ms / SLICES).max(1), newest: 0, units: Default::default() }
+        Self { slice_ms: (life_ms / SLICES as u64).max(1), newest: 0, units: Default::default() }
     }
 
     pub fn add(&mut self, units: u64, now_ms: u64) {
@@ -36,7 +36,7 @@ impl Demand {
     /// Forgets the slices that are too old. A clock that shows an earlier time than before changes nothing.
     fn advance(&mut self, now_ms: u64) {
         let slice = now_ms / self.slice_ms;
-        if slice > self.newest + SLICES {
+        if slice > self.newest + SLICES as u64 {
             self.units = Default::default();
             self.newest = slice;
         }
@@ -48,7 +48,7 @@ impl Demand {
 }
 
 fn place(slice: u64) -> usize {
-    usize::try_from(slice % (SLICES + 1)).unwrap_or(0)
+    usize::try_from(slice % (SLICES as u64 + 1)).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ pub struct Request {
 
 /// What a call to the ledger is for.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few at a time")]
 pub enum Call {
     /// The rests of a request. `slab_needs` are its needs that may come from slabs, `aside_us` when those were set aside.
     Request {

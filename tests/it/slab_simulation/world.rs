@@ -1,14 +1,13 @@
 //! The loop: takes the next event, lets the instance or the ledger act, and asks the oracles.
 
+mod answers;
+mod requests;
+
 use std::collections::BTreeMap;
 
-use sluice::ledger::slabs::core::{Asks, Decision, Settled};
-use sluice::ledger::slabs::limit::Took;
-use sluice::ledger::slabs::requests::Seen;
-use sluice::ledger::slabs::returns::{GiveBack, Landed, Step};
-
+use self::answers::give_back_chain;
 use super::instance::{Call, Instance, Request, limit_id};
-use super::ledger::{Action, Code, Label, Ledger, Outcome, Transfer};
+use super::ledger::{Ledger, Outcome, Transfer};
 use super::oracle::Oracle;
 use super::plan::{Event, Plan, SECOND};
 
@@ -177,9 +176,9 @@ impl<'p> World<'p> {
         let (index, epoch) = match &happening {
             Happening::Plan(event) => match who(event) {
                 Some(index) => (index, self.instances[index].epoch),
-                None => return self.to_the_world(happening),
+                None => return self.beyond_instances(happening),
             },
-            Happening::Deliver { .. } => return self.to_the_world(happening),
+            Happening::Deliver { .. } => return self.beyond_instances(happening),
             Happening::Wake { instance, epoch }
             | Happening::Answer { instance, epoch, .. }
             | Happening::TimeOut { instance, epoch, .. }
@@ -295,7 +294,7 @@ impl<'p> World<'p> {
         }
     }
 
-    fn to_the_world(&mut self, happening: Happening) -> Result<(), String> {
+    fn beyond_instances(&mut self, happening: Happening) -> Result<(), String> {
         match happening {
             Happening::Plan(Event::LedgerPause { us }) => {
                 self.ledger_paused_until_us = self.ledger_paused_until_us.max(self.now_us + us);
@@ -357,140 +356,6 @@ impl<'p> World<'p> {
         self.at(sent_us + TIMEOUT_US, Happening::TimeOut { instance: index, epoch, call: number });
     }
 
-    fn plan_event(&mut self, index: usize, event: Event) {
-        if !matches!(event, Event::Arrive { .. }) {
-            self.note(|| format!("{event:?}"));
-        }
-        let instance = &mut self.instances[index];
-        match event {
-            Event::Arrive { needs, id, .. } => {
-                let request = Request { needs, id, came_us: self.now_us, waits: 0 };
-                self.arrive(index, request);
-            }
-            Event::Crash { .. } => {
-                instance.is_up = false;
-                instance.epoch += 1;
-            }
-            Event::Start { .. } if !instance.is_up => {
-                let capacity = instance.capacity.clone();
-                *instance = Instance::new(self.plan, index, instance.epoch + 1);
-                instance.capacity = capacity;
-                instance.clock.now_us = self.now_us;
-            }
-            Event::Drain { .. } if instance.is_up => {
-                instance.is_draining = true;
-                instance.core.close(&mut instance.clock, |_| true);
-            }
-            Event::Pause { us, .. } => instance.paused_until_us = self.now_us + us,
-            Event::PauseInside { reading, us, .. } => instance.pause_inside = Some((reading, us)),
-            Event::WallStep { ms, .. } => instance.clock.wall_ms += ms,
-            Event::Configure { limit, capacity, .. } => {
-                let lowered = capacity < instance.capacity[limit];
-                instance.capacity[limit] = capacity;
-                if lowered {
-                    instance.core.close(&mut instance.clock, |other| other == limit_id(limit));
-                }
-            }
-            Event::Sweep { .. } => instance.core.sweep(&mut instance.clock),
-            _ => {}
-        }
-    }
-
-    fn arrive(&mut self, index: usize, request: Request) {
-        let instance = &mut self.instances[index];
-        if !instance.is_up || instance.is_draining {
-            return;
-        }
-        if let Some(id) = request.id {
-            let now_ms = (self.now_us + instance.clock.offset_us) / 1_000;
-            match instance.ids.begin(u128::from(id), now_ms) {
-                Seen::New => {}
-                Seen::Answered(_) => return,
-                Seen::UnderWay => {
-                    let (epoch, at_us) = (instance.epoch, request.came_us + TIMEOUT_US);
-                    instance.waiting_for_id.push(request);
-                    self.at(at_us, Happening::WaitTooLong { instance: index, epoch });
-                    return;
-                }
-            }
-        }
-        self.request(index, request);
-    }
-
-    fn request(&mut self, index: usize, mut request: Request) {
-        let is_exact = |limit: usize| self.plan.limits[limit].is_exact;
-        let (exact, from_slabs): (Vec<_>, Vec<_>) =
-            request.needs.iter().copied().partition(|(limit, _)| is_exact(*limit));
-        let instance = &mut self.instances[index];
-        let needs: Vec<_> =
-            from_slabs.iter().map(|(limit, units)| instance.need(self.plan, *limit, *units)).collect();
-        instance.clock.now_us = instance.clock.now_us.max(self.now_us);
-        instance.clock.pause = instance.pause_inside.take();
-        instance.clock.first_reading_us = None;
-        let mut asks = Asks::new();
-        let decision =
-            instance.core.request(&needs, !exact.is_empty(), request.waits, &mut instance.clock, &mut asks);
-        instance.clock.pause = None;
-        instance.paused_until_us = instance.paused_until_us.max(instance.clock.now_us);
-        let at_us = instance.clock.first_reading_us.unwrap_or(self.now_us);
-        self.send_asks(index, asks);
-        match decision {
-            Decision::Admitted => {
-                self.tally.from_slabs += 1;
-                for (limit, units) in from_slabs {
-                    self.instances[index].handed_out[limit] += units;
-                    self.admit(limit, units, at_us);
-                }
-                self.note(|| format!("{index} hands out {:?}", request.needs));
-                self.end_id(index, &request, Some(true));
-            }
-            Decision::Full { .. } => {
-                self.tally.full += 1;
-                self.end_id(index, &request, Some(false));
-            }
-            Decision::Wait(listening) => {
-                request.waits += 1;
-                let late_us = request.came_us + TIMEOUT_US;
-                let instance = &mut self.instances[index];
-                let epoch = instance.epoch;
-                instance.waiting.push((request, listening));
-                self.at(late_us, Happening::WaitTooLong { instance: index, epoch });
-            }
-            Decision::Ledger(aside) => {
-                let instance = &mut self.instances[index];
-                let lease = instance.clock.names.u128(..);
-                let rests = from_slabs.iter().zip(aside.rests()).map(|((limit, _), rest)| (*limit, rest));
-                let asked: Vec<_> =
-                    rests.chain(exact.iter().copied()).filter(|(_, units)| *units > 0).collect();
-                let chain = asked.iter().map(|&(limit, amount)| {
-                    let (capacity, seconds) =
-                        (instance.capacity[limit], self.plan.limits[limit].window_seconds);
-                    let label = Label::Reserve;
-                    let action = Action::Reserve { label, amount, capacity, seconds, up_to: false };
-                    Transfer { lease, limit, action }
-                });
-                let chain = chain.collect();
-                let call = Call::Request { request, aside, slab_needs: from_slabs, exact, aside_us: at_us };
-                self.send(index, call, chain);
-            }
-        }
-    }
-
-    fn send_asks(&mut self, index: usize, asks: Asks<usize>) {
-        for (_, limit, ask) in asks {
-            self.note(|| format!("{index} asks for {ask:?}"));
-            let action = Action::Reserve {
-                label: Label::Reserve,
-                amount: ask.amount,
-                capacity: ask.capacity,
-                seconds: ask.timeout_seconds.get(),
-                up_to: ask.up_to,
-            };
-            let chain = vec![Transfer { lease: ask.name.bits(), limit, action }];
-            self.send(index, Call::Take { limit, up_to: ask.up_to }, chain);
-        }
-    }
-
     fn admit(&mut self, limit: usize, units: u64, at_us: u64) {
         self.oracles[limit].admit(units, at_us);
         self.tally.admitted[limit] += units;
@@ -502,126 +367,6 @@ impl<'p> World<'p> {
     fn end_id(&mut self, index: usize, request: &Request, answer: Option<bool>) {
         if let Some(id) = request.id {
             self.instances[index].ids.end(u128::from(id), answer);
-        }
-    }
-
-    fn answered(&mut self, index: usize, number: u64, outcome: Outcome) -> Result<(), String> {
-        let instance = &mut self.instances[index];
-        let left_behind = instance.left_behind.remove(&number);
-        let Some(call) = instance.calls.remove(&number) else {
-            // Its caller has left: the layer below gives it back.
-            if let (Some(chain), Outcome::Done { .. }) = (left_behind, outcome) {
-                self.void_left_behind(index, chain);
-            }
-            return Ok(());
-        };
-        match call {
-            Call::GiveBack(back) => {
-                let landed = match outcome {
-                    Outcome::Done { .. } | Outcome::DoneBefore => Landed::Done,
-                    Outcome::Refused { code: Code::NotFound | Code::IdAlreadyFailed, .. } => {
-                        return Err(format!("instance {index} gave back what was never there: {outcome:?}"));
-                    }
-                    Outcome::Refused { code: Code::Expired, .. } => Landed::Gone,
-                    Outcome::Refused { .. } => {
-                        return Err(format!("instance {index} gave back in vain: {outcome:?}"));
-                    }
-                };
-                instance.core.returned(back, landed, &mut instance.clock, |_| 0);
-            }
-            Call::Take { limit, up_to } => {
-                let took = match outcome {
-                    Outcome::Done { took, .. } => Took::Units(took[0]),
-                    Outcome::Refused { code: Code::ExceedsCredits, .. } if !up_to => Took::Refused,
-                    Outcome::Refused { code: Code::LimitDecreasing, .. } => Took::Nothing,
-                    // Names are fresh, so an answer that says otherwise would be believed.
-                    Outcome::DoneBefore => Took::Units(left_behind.map_or(0, |chain| amount_of(&chain[0]))),
-                    Outcome::Refused { .. } => return Err(format!("a take was refused: {outcome:?}")),
-                };
-                let mut asks = Asks::new();
-                instance.core.took(limit_id(limit), took, &mut instance.clock, &mut asks);
-                self.send_asks(index, asks);
-            }
-            Call::Request { request, aside, slab_needs, exact, aside_us } => {
-                let rests: Vec<u64> = aside.rests().collect();
-                match outcome {
-                    Outcome::Done { at_us, .. } => {
-                        instance.core.settle(aside, Settled::Admitted, &mut instance.clock);
-                        self.tally.from_ledger += 1;
-                        for ((limit, units), rest) in slab_needs.into_iter().zip(rests) {
-                            self.instances[index].handed_out[limit] += units - rest;
-                            self.admit(limit, units - rest, aside_us);
-                            self.admit(limit, rest, at_us);
-                        }
-                        exact.into_iter().for_each(|(limit, units)| self.admit(limit, units, at_us));
-                        self.end_id(index, &request, Some(true));
-                    }
-                    Outcome::Refused { index: at, code } => {
-                        let asked = (0..rests.len()).filter(|need| rests[*need] > 0).nth(at);
-                        let full = asked.filter(|_| code == Code::ExceedsCredits);
-                        let needs = full.into_iter().collect();
-                        instance.core.settle(aside, Settled::Refused { needs }, &mut instance.clock);
-                        self.tally.refused += 1;
-                        self.end_id(index, &request, Some(false));
-                    }
-                    Outcome::DoneBefore => return Err("two requests had one name".to_owned()),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn timed_out(&mut self, index: usize, number: u64) {
-        let instance = &mut self.instances[index];
-        match instance.calls.remove(&number) {
-            None => {}
-            Some(Call::GiveBack(back)) => {
-                instance.core.returned(back, Landed::Failed, &mut instance.clock, |n| n / 2);
-            }
-            Some(Call::Take { limit, .. }) => {
-                let mut asks = Asks::new();
-                instance.core.took(limit_id(limit), Took::Nothing, &mut instance.clock, &mut asks);
-                self.send_asks(index, asks);
-            }
-            Some(Call::Request { request, aside, .. }) => {
-                instance.core.settle(aside, Settled::Failed, &mut instance.clock);
-                self.tally.failed += 1;
-                self.end_id(index, &request, None);
-            }
-        }
-    }
-
-    /// Landed after its caller left. Nobody waits for this, and it is not repeated.
-    fn void_left_behind(&mut self, index: usize, chain: Vec<Transfer>) {
-        let void = Action::Void { label: Label::Void, target: Label::Reserve };
-        for transfer in chain {
-            let epoch = self.instances[index].epoch;
-            self.next += 1;
-            let call = self.next;
-            if let Some(at_us) = self.travel() {
-                let chain = vec![Transfer { action: void, ..transfer }];
-                self.at(at_us, Happening::Deliver { instance: index, epoch, call, chain });
-            }
-        }
-    }
-}
-
-fn amount_of(transfer: &Transfer) -> u64 {
-    match transfer.action {
-        Action::Reserve { amount, .. } => amount,
-        Action::Void { .. } => 0,
-    }
-}
-
-fn give_back_chain(back: &GiveBack<usize>, capacity: u64) -> Vec<Transfer> {
-    let one = |action| Transfer { lease: back.name.bits(), limit: back.account, action };
-    let void = one(Action::Void { label: Label::Void, target: Label::Reserve });
-    match back.step {
-        Step::Void => vec![void],
-        Step::VoidKept => vec![one(Action::Void { label: Label::VoidKept, target: Label::Kept })],
-        Step::Keep { units, timeout_seconds } => {
-            let (label, seconds) = (Label::Kept, timeout_seconds.get());
-            vec![void, one(Action::Reserve { label, amount: units, capacity, seconds, up_to: false })]
         }
     }
 }

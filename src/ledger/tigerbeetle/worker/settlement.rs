@@ -81,7 +81,7 @@ impl Worker<'_> {
             (WorkKind::Claim, _) => work.answer(Ok(repeat())),
             (WorkKind::Verify, result) => {
                 let verdict = wire::verified(result, work.chain.transfers.len());
-                work.answer(Ok(Outcome { is_repeat: verdict == Verdict::Done, ..Outcome::bare(verdict) }));
+                work.answer(Ok(Outcome { verdict, ..repeat() }));
             }
             (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
                 self.took.push(work)
