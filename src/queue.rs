@@ -156,9 +156,18 @@ impl Queue {
         places.status(id, policy, &self.share, clock::monotonic_ms(), clock::unix_ms())
     }
 
-    /// The holder of a place has heard what it holds.
-    pub(crate) fn picked_up(&self, id: JobId) {
-        self.places.lock().picked_up(id);
+    /// The holder of a place has heard what it holds: that, if nobody had before.
+    pub(crate) fn picked_up(&self, id: JobId) -> Option<Box<Lease>> {
+        self.places.lock().picked_up(id)
+    }
+
+    /// It turned out that nobody has heard what a place holds.
+    pub(crate) fn not_picked_up(&self, id: JobId, unclaimed: Box<Lease>) {
+        let mut places = self.places.lock();
+        places.end(id, PlaceState::TimedOut(TimedOut::NotPickedUp), clock::monotonic_ms());
+        places.release_later(Some(unclaimed));
+        self.metrics.queue_event(QueueEvent::Abandoned);
+        self.changed(&places);
     }
 
     /// Whether there is a place of this name.

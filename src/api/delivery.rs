@@ -54,7 +54,7 @@ pub(crate) struct TakenLeases {
 impl TakenLeases {
     fn take(&self, unsent: impl Iterator<Item = UnsentLease>) {
         self.leases.lock().extend(unsent.map(|mut lease| {
-            lease.ends_its_call();
+            lease.taken();
             lease
         }));
     }

@@ -10,6 +10,7 @@ use super::tigerbeetle::TigerBeetle;
 use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
 use crate::limit::LimitSpec;
 
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug)]
 pub enum Backend {
     Memory(Memory),

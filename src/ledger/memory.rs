@@ -4,6 +4,7 @@
 //! is in [`store`]; here are the lock and the clock.
 
 mod core;
+mod record;
 mod store;
 mod trial;
 
@@ -108,6 +109,9 @@ impl Ledger for Memory {
     }
 
     fn ready(&self) -> Result<(), String> {
+        if self.core.lock().is_full() {
+            return Err(format!("ledger: {}", LedgerError::Full(RESERVATIONS_MAX)));
+        }
         Ok(())
     }
 

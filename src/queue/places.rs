@@ -230,17 +230,18 @@ impl Places {
     }
 
     /// The holder of a place was told what it holds.
-    pub fn picked_up(&mut self, id: JobId) {
+    pub fn picked_up(&mut self, id: JobId) -> Option<Box<Lease>> {
         let Some(Place { state: PlaceState::Reserved(reserved), .. }) = self.places.get_mut(&id) else {
-            return;
+            return None;
         };
         if std::mem::replace(&mut reserved.is_picked_up, true) {
-            return;
+            return None;
         }
-        reserved.unclaimed = None;
+        let unclaimed = reserved.unclaimed.take();
         self.unclaimed -= 1;
         self.set_timer(id, None);
         self.keep(id);
+        unclaimed
     }
 
     /// A call waits for its first answer about a place.

@@ -131,11 +131,14 @@ impl Service {
 
     /// What the caller that took a place hears first. If it has gone before that, it has no place.
     async fn first_status(self: &Arc<Self>, id: JobId) -> Result<QueueReserve, ReserveError> {
-        let unsent = UnsentLease::new_place(self, id);
+        let mut unsent = UnsentLease::place(self, id, true);
         // Whoever has no answer by then is queued as well.
         drop(tokio::time::timeout(FIRST_ANSWER_WITHIN, self.queue.first_answer(id)).await);
         match self.place(id, false) {
-            Some(status) => Ok(QueueReserve::Placed(status, Some(unsent))),
+            Some(status) => {
+                says(&status, &mut unsent);
+                Ok(QueueReserve::Placed(status, Some(unsent)))
+            }
             // So many jobs have come since that the place was forgotten.
             None => Err(LedgerError::Unavailable("the place in line was lost".to_owned()).into()),
         }
@@ -143,7 +146,9 @@ impl Service {
 
     /// What the holder of a place is told. It has picked up what was reserved for it when it has heard that.
     pub(crate) fn follow(self: &Arc<Self>, id: JobId) -> Option<(PlaceStatus, UnsentLease)> {
-        Some((self.place(id, false)?, UnsentLease::place(self, id)))
+        let (status, mut unsent) = (self.place(id, false)?, UnsentLease::place(self, id, false));
+        says(&status, &mut unsent);
+        Some((status, unsent))
     }
 
     /// What the holder of a place is told. A holder that hears that it was served has picked its lease up.
@@ -261,6 +266,12 @@ impl Attempts for Service {
 fn not_answered(error: &LedgerError) -> Attempted {
     tracing::debug!(%error, "a job in the queue could not be attempted");
     Attempted::NotAnswered
+}
+
+fn says(status: &PlaceStatus, unsent: &mut UnsentLease) {
+    if matches!(status.state, PlaceState::Reserved(_)) {
+        unsent.says_served();
+    }
 }
 
 fn new_place(ask: &Ask<'_>, id: LeaseId, plan: Plan, refused_by: Option<LimitId>) -> NewPlace {

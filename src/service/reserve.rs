@@ -122,7 +122,7 @@ impl Service {
         // One that waited in line has a lease of another name, and was told of it.
         let unsent = (lease.id == *id).then(|| {
             let undo = self.admission.undo(plan, Name::Lease(id), id);
-            UnsentLease::lease(self, lease.id.clone(), undo)
+            UnsentLease::lease(self, lease.id.clone(), Box::new(undo))
         });
         Ok(Some(Grant { id: lease.id, token, reserved_at_unix_ms, unsent }))
     }
@@ -181,7 +181,7 @@ impl Service {
             return Err(ReserveError::LeaseIdUsed);
         };
         let (token, reserved_at_unix_ms) = (issued.token, issued.reserved_at_unix_ms);
-        let unsent = Some(UnsentLease::lease(self, lease.id.clone(), *undo));
+        let unsent = Some(UnsentLease::lease(self, lease.id.clone(), undo));
         Ok(Grant { id: lease.id, token, reserved_at_unix_ms, unsent })
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Service;
+use crate::lease::Lease;
 use crate::ledger::{Chain, Ledger};
 use crate::limit::LeaseId;
 use crate::queue::JobId;
@@ -32,24 +33,28 @@ struct News {
 #[derive(Debug)]
 enum What {
     /// `undo` is the chain that reserved it.
-    Lease { id: LeaseId, undo: Chain },
-    /// The first answer about a place. A place that nobody has heard of is forgotten.
-    NewPlace(JobId),
-    /// A later one. What was reserved for a place is picked up by whoever hears of it.
-    Place(JobId),
+    Lease { id: LeaseId, undo: Box<Chain> },
+    /// An answer about a place. The first one makes it known: a place that nobody has heard of is forgotten. One that says
+    /// that it was served picks it up.
+    Place { id: JobId, is_first: bool, is_served: bool },
+    /// A place that was picked up by an answer that the connection has taken, and what was reserved for it.
+    PickedUp { id: JobId, lease: Box<Lease> },
 }
 
 impl UnsentLease {
-    pub(super) fn lease(service: &Arc<Service>, id: LeaseId, undo: Chain) -> Self {
+    pub(super) fn lease(service: &Arc<Service>, id: LeaseId, undo: Box<Chain>) -> Self {
         Self::new(service, What::Lease { id, undo })
     }
 
-    pub(super) fn new_place(service: &Arc<Service>, id: JobId) -> Self {
-        Self::new(service, What::NewPlace(id))
+    pub(super) fn place(service: &Arc<Service>, id: JobId, is_first: bool) -> Self {
+        Self::new(service, What::Place { id, is_first, is_served: false })
     }
 
-    pub(super) fn place(service: &Arc<Service>, id: JobId) -> Self {
-        Self::new(service, What::Place(id))
+    /// Its answer says that the place was served.
+    pub(super) fn says_served(&mut self) {
+        if let Some(What::Place { is_served, .. }) = self.news.as_mut().map(|news| &mut news.what) {
+            *is_served = true;
+        }
     }
 
     fn new(service: &Arc<Service>, what: What) -> Self {
@@ -57,11 +62,18 @@ impl UnsentLease {
         Self { news: Some(Box::new(News { service, what, call })) }
     }
 
-    /// Stopping need not wait for it any more: its answer was written, and whether that is read may never be known.
-    pub(crate) fn ends_its_call(&mut self) {
-        if let Some(news) = &mut self.news {
-            news.call = None;
+    /// The connection has written its answer, and may find out later that nobody has read it. Stopping need not wait for
+    /// that. A place counts as heard of at once: whoever has the answer may ask about it.
+    pub(crate) fn taken(&mut self) {
+        let Some(mut news) = self.news.take() else { return };
+        news.call = None;
+        if let What::Place { id, is_first, is_served } = news.what {
+            match news.service.place_was_heard_of(id, is_first, is_served) {
+                Some(lease) => news.what = What::PickedUp { id, lease },
+                None => return,
+            }
         }
+        self.news = Some(news);
     }
 
     /// The caller has its answer, as far as this side can know.
@@ -69,11 +81,10 @@ impl UnsentLease {
         let Some(news) = self.news.take() else { return };
         match news.what {
             What::Lease { id, .. } => news.service.leases.sent(&id),
-            What::Place(id) => news.service.queue.picked_up(id),
-            What::NewPlace(id) => {
-                news.service.queue.picked_up(id);
-                news.service.queue.end_call(id, true);
+            What::Place { id, is_first, is_served } => {
+                drop(news.service.place_was_heard_of(id, is_first, is_served));
             }
+            What::PickedUp { .. } => {}
         }
     }
 }
@@ -86,16 +97,26 @@ impl Drop for UnsentLease {
             // Whoever chose the name may have sent it twice, and may have heard the other answer.
             What::Lease { id, undo } => {
                 if service.leases.unsent(&id, undo.keep.is_named()) {
-                    service.give_back(undo);
+                    service.give_back(*undo);
                 }
             }
-            What::NewPlace(id) => service.queue.end_call(id, false),
-            What::Place(_) => {}
+            What::Place { id, is_first: true, .. } => service.queue.end_call(id, false),
+            What::Place { .. } => {}
+            What::PickedUp { id, lease } => service.queue.not_picked_up(id, lease),
         }
     }
 }
 
 impl Service {
+    /// What was reserved for a place, if it was picked up now.
+    fn place_was_heard_of(&self, id: JobId, is_first: bool, is_served: bool) -> Option<Box<Lease>> {
+        let lease = if is_served { self.queue.picked_up(id) } else { None };
+        if is_first {
+            self.queue.end_call(id, true);
+        }
+        lease
+    }
+
     /// Gives back what was reserved for a caller that left before it was told.
     pub(super) fn give_back(&self, undo: Chain) {
         let limits: Vec<_> = undo.transfers.iter().map(|transfer| transfer.account.id).collect();

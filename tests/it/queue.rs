@@ -117,7 +117,7 @@ async fn a_name_is_one_place_and_charged_once() {
     }
     assert_eq!(metric(&app, "sluice_queue_depth").await, 1.0);
     let other = queue(&app, &named("more", 11)).await;
-    assert_eq!((other.status, &other.json()["error"]), (400, &json!("invalid_request")));
+    assert_eq!((other.status, &other.json()["error"]), (409, &json!("lease_id_used")));
     // Served under the name, completed by the name, and that only once.
     app.post(
         "/v1/complete",

@@ -91,7 +91,8 @@ pub async fn closed_calls_hold_nothing(app: &TestApp, domain: &str) {
     for (row, path, body) in rows {
         let body = body.to_string();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            app.app.admin,
             body.len()
         );
         for n in 0..60 {
@@ -134,4 +135,45 @@ async fn an_answer_that_was_heard_keeps_its_lease() {
     let used = app.get("/v1/limits/d%3Arow=heard%3Aheld").await.json()["used"].clone();
     assert_eq!(used, 2);
     assert_eq!(counted(&app, "voided_on_cancel").await, 0);
+}
+
+const POOL: &str = "
+domain: d
+limits: [{key: pool, kind: concurrency, capacity: 1, timeout_seconds: 3}]
+descriptors: [{key: row, limits: [{ref: pool}]}]
+";
+
+/// A job that waited has a lease of another name. The name that its caller knows stands for that lease, and for nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_was_served_from_the_queue_is_charged_once() {
+    let app = TestApp::with_limits(POOL).start().await;
+    let ask = |id: &str, amount: u64, queue: bool| {
+        json!({"lease_id": id, "queue": queue, "requirements": [{"key": "pool", "amount": amount}]})
+            .to_string()
+    };
+    let reserve = async |id: &str, amount: u64, queue: bool| {
+        let said = app.post("/v1/reserve", &ask(id, amount, queue)).await;
+        (said.status, said.json()["allowed"] == true, said.json()["error"].clone())
+    };
+    let used = async || app.get("/v1/limits/pool").await.json()["used"].as_u64().unwrap();
+    assert_eq!(reserve("first", 1, false).await, (200, true, Value::Null));
+    assert_eq!(reserve("job", 1, true).await, (202, false, Value::Null));
+    app.post("/v1/complete", &json!({"lease_id": "first"}).to_string()).await;
+    until("its turn", async || {
+        let said = app.get("/v1/leases/job").await.json();
+        if said["state"] == "reserved" { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+    assert_eq!(reserve("job", 1, false).await, (200, true, Value::Null), "it is the same");
+    assert_eq!(used().await, 1);
+    app.post("/v1/complete", &json!({"lease_id": "job"}).to_string()).await;
+    assert_eq!(used().await, 0);
+    for queue in [false, true] {
+        let (status, allowed, error) = reserve("job", 1, queue).await;
+        assert!(!allowed && used().await == 0, "{status} {error}");
+        assert!(queue || (status, &error) == (409, &json!("lease_id_used")), "{status} {error}");
+    }
+    // When all of it has ended, nothing was left uncompleted.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!(counted(&app, "expired_unseen").await, 0);
 }

@@ -3,21 +3,33 @@
 //! A chain is tried on copies of its accounts, and carried out only when all of it can be done. What is held is in
 //! [`super::store`].
 
+mod names;
+
 use smallvec::SmallVec;
 
-use super::store::{Fate, NONE, Purpose, Record, Store};
+use super::record::{Fate, Purpose, Record};
+use super::store::{NONE, Store};
 use super::trial::{Taken, Trial, Tried, settled, take, take_up_to};
 use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
     Transfer, TransferSet, Verdict,
 };
-use crate::limit::LeaseId;
+
+/// Of the most records, the part that only what settles leases may take beyond them.
+const SETTLING_PART: usize = 16;
 
 /// The rules, and what they are applied to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Core {
     store: Store,
+    records_max: usize,
+}
+
+impl Default for Core {
+    fn default() -> Self {
+        Self::new(RESERVATIONS_MAX)
+    }
 }
 
 /// How a trial ended short of "it can be done".
@@ -28,6 +40,15 @@ enum Stop {
 }
 
 impl Core {
+    pub fn new(records_max: usize) -> Self {
+        Self { store: Store::default(), records_max }
+    }
+
+    /// Whether it has no room for another reservation.
+    pub fn is_full(&self) -> bool {
+        self.store.records() >= self.records_max
+    }
+
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
         self.store.expire(now_ms, EXPIRED_PER_CALL);
         let (mut trial, mut taken) = (Trial::new(), SmallVec::new());
@@ -40,8 +61,8 @@ impl Core {
         }
         let is_repeat = matches!(tried, Err(Stop::DoneBefore));
         let verdict = match tried {
-            Ok(()) if self.store.records() + chain.transfers.len() > RESERVATIONS_MAX => {
-                return Err(LedgerError::Full(RESERVATIONS_MAX));
+            Ok(()) if self.store.records() + self.new_records(chain) > self.room_for(chain) => {
+                return Err(LedgerError::Full(self.records_max));
             }
             Ok(()) => {
                 self.commit(chain, &mut trial, &taken, now_ms);
@@ -62,6 +83,22 @@ impl Core {
             taken.clear();
         }
         Ok(Outcome { verdict, available, is_repeat, taken })
+    }
+
+    /// How many records a chain adds. A void adds none, and when the ledger is full it takes one away.
+    fn new_records(&self, chain: &Chain) -> usize {
+        let voids = chain.transfers.iter().filter(|transfer| transfer.action.is_void()).count();
+        let freed = if self.is_full() { voids } else { 0 };
+        (chain.transfers.len() - voids).saturating_sub(freed)
+    }
+
+    /// How many records there may be after a chain. What settles a lease has room of its own, so that a ledger that is
+    /// full of leases can be emptied.
+    fn room_for(&self, chain: &Chain) -> usize {
+        let is_new =
+            |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
+        let settles = !chain.transfers.iter().any(is_new);
+        if settles { self.records_max + self.records_max / SETTLING_PART } else { self.records_max }
     }
 
     /// What an account holds, brought to `capacity` if that can be done now.
@@ -91,42 +128,6 @@ impl Core {
         Schedule { used, releases, is_whole: true }
     }
 
-    /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
-    pub fn give_back(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            let record = self.store.record(at);
-            if record.fate == Fate::Counted && !record.is_shared {
-                // The name is forgotten as well, so that whoever sends it again is charged.
-                self.store.remove(at);
-            }
-        }
-    }
-
-    /// A second sending was told that it has what the first one reserved.
-    fn share(&mut self, chain: &Chain) {
-        for at in self.reserves_of(chain) {
-            self.store.record_mut(at).is_shared = true;
-        }
-    }
-
-    /// The records of what a chain reserved under its name.
-    fn reserves_of(&self, chain: &Chain) -> SmallVec<[u32; 4]> {
-        let place = |transfer: &Transfer| {
-            let purpose = match transfer.action {
-                Action::Reserve(_) => Purpose::Reserve,
-                Action::TakeUpTo(_) => Purpose::Take,
-                _ => return None,
-            };
-            self.place(chain, self.store.account(transfer.account.id), purpose)
-        };
-        chain.transfers.iter().filter_map(place).collect()
-    }
-
-    /// Whether anything of a lease was reserved here, and is remembered.
-    pub fn has_reserved(&self, lease: &LeaseId) -> bool {
-        self.store.fates(lease.bits()).any(|fate| fate != Fate::Refused)
-    }
-
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
         self.store.expire(now_ms, most)
@@ -151,27 +152,6 @@ impl Core {
                     });
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// A reserve that is sent again and that somebody may complete is free only if all of it is still held as it was;
-    /// the first transfer that is not.
-    fn is_still_held(&self, chain: &Chain) -> Result<(), (usize, RefusalCode)> {
-        if chain.keep != Keep::ForRetries {
-            return Ok(());
-        }
-        for (index, transfer) in chain.transfers.iter().enumerate() {
-            let Action::Reserve(hold) = transfer.action else { continue };
-            let slot = self.store.account(transfer.account.id);
-            let code = match self.find(chain, slot, Purpose::Reserve) {
-                Some(record) if record.amount != hold.amount => RefusalCode::ExistsWithDifferentFields,
-                Some(Record { fate: Fate::Counted, .. }) => continue,
-                Some(Record { fate: Fate::Voided, .. }) => RefusalCode::PendingTransferAlreadyVoided,
-                Some(Record { fate: Fate::Expired, .. }) => RefusalCode::PendingTransferExpired,
-                Some(Record { fate: Fate::Refused, .. }) | None => RefusalCode::ExistsWithDifferentFields,
-            };
-            return Err((index, code));
         }
         Ok(())
     }
@@ -374,7 +354,8 @@ impl Core {
 
     fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
         let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
-        if self.store.record(at).for_retries {
+        // A name is remembered where there is room for it.
+        if self.store.record(at).for_retries && !self.is_full() {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
             self.store.remove(at);
@@ -383,8 +364,7 @@ impl Core {
 
     /// A name that the caller may send again stays refused.
     fn remember_refusal(&mut self, chain: &Chain, refusal: Refusal, now_ms: u64) {
-        let full = self.store.records() >= RESERVATIONS_MAX;
-        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || full {
+        if !chain.keep.is_named() || refusal.code != RefusalCode::ExceedsCredits || self.is_full() {
             return;
         }
         let transfer = &chain.transfers[refusal.index];
@@ -403,3 +383,6 @@ impl Core {
 fn is_anonymous(chain: &Chain) -> bool {
     matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
 }
+
+#[cfg(test)]
+mod tests;

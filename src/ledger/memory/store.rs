@@ -3,10 +3,11 @@
 //! Slabs with free lists and tables of 32-bit places, so that a million reservations cost well under 150 MB. An account
 //! exists only while it has a record or a debt: keys that nobody asks about any more cost nothing. No rules here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashTable;
 
+use super::record::{Fate, Purpose, Record};
 use crate::ledger::Release;
 use crate::limit::LimitId;
 
@@ -20,80 +21,8 @@ const TICK_MS: u64 = 10;
 /// most about a thousand records whatever its rate.
 const TICKS_PER_WINDOW: u64 = 1000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Reserve,
-    Take,
-    Rereserve,
-    Debt,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// Takes its amount from the account.
-    Counted,
-    Voided,
-    Expired,
-    Refused,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Record {
-    lease: u128,
-    pub amount: u64,
-    until_ms: u64,
-    account: u32,
-    /// Neighbours among the records that end at the same time.
-    before: u32,
-    after: u32,
-    next_of_lease: u32,
-    /// Neighbours among the records of the same account.
-    before_of_account: u32,
-    after_of_account: u32,
-    purpose: Purpose,
-    pub fate: Fate,
-    pub for_retries: bool,
-    /// A second sending of its name was told that it has it.
-    pub is_shared: bool,
-}
-
-impl Record {
-    pub(super) fn counted(
-        lease: u128,
-        account: u32,
-        purpose: Purpose,
-        amount: u64,
-        for_retries: bool,
-    ) -> Self {
-        let fate = Fate::Counted;
-        Self { fate, for_retries, ..Self::name_only(lease, account, purpose, fate, amount) }
-    }
-
-    /// A record that only remembers what became of a name.
-    pub(super) fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
-        let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
-        let (before_of_account, after_of_account) = (NONE, NONE);
-        Self {
-            lease,
-            amount,
-            until_ms,
-            account,
-            before,
-            after,
-            next_of_lease,
-            before_of_account,
-            after_of_account,
-            purpose,
-            fate,
-            for_retries: false,
-            is_shared: false,
-        }
-    }
-
-    fn is_anonymous(&self) -> bool {
-        self.lease == 0
-    }
-}
+/// Accounts that hold nothing but a debt: about 100 bytes each, so under 7 MB. Beyond that the oldest debts are forgotten.
+const DEBTS_MAX: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
@@ -118,6 +47,8 @@ pub(super) struct Store {
     by_lease: HashTable<u32>,
     /// The first record of each moment at which some end.
     ends: BTreeMap<u64, u32>,
+    /// Accounts that held nothing but a debt when they were put here, the oldest first.
+    debts: VecDeque<LimitId>,
     hasher: ahash::RandomState,
 }
 
@@ -266,8 +197,12 @@ impl Store {
             NONE => slot.first = after,
             before => self.records[before as usize].after_of_account = after,
         }
-        if slot.first == NONE && slot.debt == 0 {
-            self.remove_account(record.account);
+        if slot.first == NONE {
+            if slot.debt == 0 {
+                self.remove_account(record.account);
+            } else {
+                self.remember_debt(record.account);
+            }
         }
         self.free_records.push(at);
     }
@@ -366,6 +301,19 @@ impl Store {
                     before = records[before as usize].next_of_lease;
                 }
                 records[before as usize].next_of_lease = next;
+            }
+        }
+    }
+
+    /// An account that holds nothing but a debt stays as long as there are not too many of them.
+    fn remember_debt(&mut self, slot: u32) {
+        self.debts.push_back(self.slots[slot as usize].id);
+        while self.debts.len() > DEBTS_MAX {
+            let Some(oldest) = self.debts.pop_front() else { return };
+            let slot = self.account(oldest);
+            // It may be in use again.
+            if slot != NONE && self.slots[slot as usize].first == NONE {
+                self.remove_account(slot);
             }
         }
     }

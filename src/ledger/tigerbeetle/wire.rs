@@ -202,8 +202,10 @@ pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain)
     out.push(transfer(nobodys_id(), operator_id(), operator_id(), 0));
 }
 
-/// What a chain of [`push_verify`] found. `transfers` is how many the reserve has.
-pub fn verified(landed: ChainResult, transfers: usize) -> Verdict {
+/// What [`push_verify`] found.
+pub fn verified(landed: ChainResult, chain: &Chain) -> Verdict {
+    let is_reserve = |step: &&Transfer| matches!(step.action, Action::Reserve(_));
+    let transfers = chain.transfers.iter().filter(is_reserve).count();
     let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
     match landed {
         ChainResult::Unexpected { index, kind: Kind::AccountsMustBeDifferent } if index == transfers => {

@@ -80,7 +80,7 @@ impl Worker<'_> {
             }
             (WorkKind::Claim, _) => work.answer(Ok(repeat())),
             (WorkKind::Verify, result) => {
-                let verdict = wire::verified(result, work.chain.transfers.len());
+                let verdict = wire::verified(result, &work.chain);
                 work.answer(Ok(Outcome { verdict, ..repeat() }));
             }
             (WorkKind::Apply, ChainResult::Done | ChainResult::DoneBefore) if takes_up_to(&work.chain) => {
