@@ -217,6 +217,10 @@ fn what_is_probably_not_meant_is_a_warning() {
             "a:4: descriptors[0].limits[0].overage: has no effect: what a concurrency limit holds is given back whole",
         ),
         (
+            "limits: [{name: a, kind: concurrency, capacity: 1, timeout_seconds: 1, exact: true}]",
+            "a:4: descriptors[0].limits[0].exact: has no effect: a concurrency limit always is",
+        ),
+        (
             "limits: [{name: a, kind: rolling, capacity: 3, window_seconds: 1, cost: 4}]",
             "a:4: descriptors[0].limits[0].cost: is more than the capacity of 3: every request is denied",
         ),
@@ -237,4 +241,21 @@ fn what_is_probably_not_meant_is_a_warning() {
 fn no_files_are_no_limits() {
     assert_eq!(load(&[]).registry.domain_names().count(), 0);
     assert_eq!(load(&["domain: d"]).registry.domain_names().collect::<Vec<_>>(), ["d"]);
+}
+
+#[test]
+fn a_limit_may_be_exact() {
+    let limit = "kind: rolling, capacity: 9, window_seconds: 1";
+    let text = format!(
+        "domain: d\nlimits: [{{key: n, {limit}, exact: true}}, {{key: m, {limit}}}]\ndescriptors:\n\
+         - {{key: k, rate_limit: {{unit: day, requests_per_unit: 9, exact: true}}}}\n\
+         - {{key: l, rate_limit: {{unit: day, requests_per_unit: 9}}}}\n\
+         - {{key: o, limits: [{{name: x, {limit}, exact: true}}]}}"
+    );
+    let loaded = load(&[&text]);
+    for (key, is_exact) in
+        [("n", true), ("m", false), ("d:k=v:day", true), ("d:l=v:day", false), ("d:o=v:x", true)]
+    {
+        assert_eq!(spec(&loaded, key).is_exact, is_exact, "{key}");
+    }
 }

@@ -17,7 +17,7 @@ fn what_is_left_out_is_the_default() {
     let defaults = "
 grpc:   {listen: 127.0.0.1:8081}
 admin:  {listen: 127.0.0.1:8080}
-ledger: {uri: memory, timeout_ms: 250, on_failure: error, local_share: 0.1, transfer_ids: time_ordered, queue_max: 65536}
+ledger: {uri: memory, timeout_ms: 250, on_failure: error, local_share: 0.1, transfer_ids: time_ordered, queue_max: 65536, slabs: on}
 leases: {secrets: [], book_max: 1000000}
 limits: {dynamic_keys_max: 1000000}
 drain:  {wait_seconds: 3}
@@ -42,6 +42,7 @@ ledger:
   local_share: 1
   transfer_ids: sha256
   queue_max: 1
+  slabs: off
 leases: {secrets: [0123456789abcdef, short], book_max: 2}
 limits: {dynamic_keys_max: 3}
 drain: {wait_seconds: 0}
@@ -59,11 +60,12 @@ log: {format: json, level: debug}
     assert_eq!((settings.ledger.timeout_ms, settings.ledger.queue_max), (20, 1));
     assert_eq!((settings.ledger.on_failure, settings.ledger.local_share.get()), (OnFailure::Local, 1.0));
     assert_eq!(settings.ledger.transfer_ids, TransferIds::Sha256);
+    assert_eq!(settings.ledger.slabs, Slabs::Off);
     assert_eq!(settings.leases.secrets, [Secret::new("0123456789abcdef"), Secret::new("short")]);
     assert_eq!((settings.leases.book_max, settings.limits.dynamic_keys_max), (2, 3));
     assert_eq!(settings.drain.wait_seconds, 0);
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
-    assert_eq!(lines(&warnings), "s:11: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
+    assert_eq!(lines(&warnings), "s:12: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
     let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
     assert_eq!(settings.leases.secrets_file, Some("a/b".into()));
 }
@@ -99,6 +101,7 @@ fn mistakes() {
             "ledger: {on_failure: open}",
             "s:1: ledger.on_failure: must be one of error, allow, deny, local, not `open`",
         ),
+        ("ledger: {slabs: maybe}", "s:1: ledger.slabs: must be one of on, off, not `maybe`"),
         (
             "ledger: {local_share: 0}",
             "s:1: ledger.local_share: must be a number above 0 and at most 1, not `0`",

@@ -105,7 +105,7 @@ fn descriptors() {
 #[test]
 fn rate_limits() {
     let table = r#"
-        5 => %: must be a mapping with the keys unit, requests_per_unit, unlimited, name, replaces, not a plain value
+        5 => %: must be a mapping with the keys unit, requests_per_unit, unlimited, name, replaces, exact, not a plain value
         {unit: day} => %.requests_per_unit: is missing: how many requests per `unit`; 0 blocks
         {requests_per_unit: 1} => %.unit: is missing: UNITS; or `unlimited: true`
         {unit: fortnight, requests_per_unit: 1} => %.unit: must be UNITS, not `fortnight`
@@ -160,7 +160,7 @@ fn limits_of_a_descriptor() {
         {ref: } => %[0].ref: is missing: the key of a named limit
         {ref: [a]} => %[0].ref: must be one plain value, not a list
         {ref: x, capacity: 5} => %[0].capacity: is a key of a limit of a descriptor, not of a reference to a named limit⏎%[0].ref: no file has a limit with the key `x` under `limits`
-        hello => %[0]: must be a mapping with the keys name, kind, capacity, window_seconds, timeout_seconds, unit, description, overage, cost, reconcile, not a plain value
+        hello => %[0]: must be a mapping with the keys name, kind, capacity, window_seconds, timeout_seconds, unit, description, overage, exact, cost, reconcile, not a plain value
     "#;
     let table = table
         .replace('%', "a:4: descriptors[0].limits")

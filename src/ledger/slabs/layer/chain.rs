@@ -98,3 +98,74 @@ pub fn exact_part(mut chain: Chain) -> Chain {
 pub fn request_bits(lease: &LeaseId) -> u128 {
     lease.bits() & ((1 << REQUEST_BITS) - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::limit::LimitKey;
+
+    fn chain(amounts: &[(u64, bool)]) -> Chain {
+        let transfer = |(n, (amount, is_exact)): (usize, &(u64, bool))| {
+            let account = Arc::new(Account::new(LimitKey::new(&n.to_string())));
+            let lifetime_seconds = NonZeroU32::new(60).unwrap();
+            let hold = Hold { amount: *amount, lifetime_seconds, capacity: 100, is_exact: *is_exact };
+            Transfer { account, action: Action::Reserve(hold) }
+        };
+        let transfers = amounts.iter().enumerate().map(transfer).collect();
+        Chain { lease: LeaseId::of_request("x", 1 << 20), keep: Keep::Name, transfers }
+    }
+
+    fn fresh() -> LeaseId {
+        LeaseId::fresh(7, 7)
+    }
+
+    fn asked(chain: &Chain) -> Vec<(&str, u64)> {
+        let amount = |transfer: &Transfer| match transfer.action {
+            Action::Reserve(hold) => hold.amount,
+            _ => 0,
+        };
+        chain.transfers.iter().map(|it| (it.account.key.as_str(), amount(it))).collect()
+    }
+
+    #[test]
+    fn what_may_not_come_from_a_slab_passes_through() {
+        assert!(Split::of(&chain(&[(1, true), (2, true)])).is_none());
+        let mut voids = chain(&[(1, false)]);
+        voids.transfers[0].action = Action::Void;
+        assert!(Split::of(&voids).is_none());
+    }
+
+    #[test]
+    fn exact_limits_come_first_and_keep_their_name() {
+        let whole = chain(&[(5, false), (1, true), (7, false), (2, true)]);
+        let split = Split::of(&whole).unwrap();
+        let (rest, places) = split.rest(&whole, [0, 4].into_iter(), fresh);
+        assert_eq!(asked(&rest), [("1", 1), ("3", 2), ("2", 4)]);
+        assert_eq!((rest.lease, rest.keep), (whole.lease.clone(), Keep::Name));
+        assert_eq!(places[..], [1, 3, 2]);
+        assert_eq!(
+            split.needs_of(&places, BitSet::one(2)),
+            BitSet::one(1),
+            "the second that may come from a slab"
+        );
+        assert_eq!(split.needs_of(&places, BitSet::one(0)), BitSet::EMPTY);
+        assert_eq!(asked(&exact_part(whole)), [("1", 1), ("3", 2)]);
+    }
+
+    #[test]
+    fn without_exact_limits_nobody_names_the_rest() {
+        let whole = chain(&[(5, false), (3, false)]);
+        let (rest, places) = Split::of(&whole).unwrap().rest(&whole, [2, 0].into_iter(), fresh);
+        assert_eq!((asked(&rest), places[..].to_vec()), (vec![("0", 2)], vec![0]));
+        assert_eq!((rest.lease, rest.keep), (fresh(), Keep::Nothing));
+    }
+
+    #[test]
+    fn a_request_is_the_same_in_the_next_minute() {
+        let bits = |ms| request_bits(&LeaseId::of_request("x", ms));
+        assert_eq!(bits(0), bits(10_000_000));
+        assert_ne!(bits(0), request_bits(&LeaseId::of_request("y", 0)));
+    }
+}
