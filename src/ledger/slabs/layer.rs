@@ -22,7 +22,8 @@ use super::limit::{Outside, Shown};
 use super::requests::{IDS_MAX, Requests, Seen};
 use crate::clock;
 use crate::ledger::{
-    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict, Want,
+    Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict,
+    Want,
 };
 use crate::limit::{LeaseId, LimitSpec};
 use crate::telemetry::Metrics;
@@ -245,7 +246,8 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
         let Some(split) = split else { return shared.ledger.apply(chain).await };
         let answer = async {
-            if chain.keep.is_named() {
+            // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
+            if chain.keep == Keep::Name {
                 shared.answer_once(chain, &split).await
             } else {
                 shared.answer(chain, &split).await
