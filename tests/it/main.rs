@@ -67,6 +67,8 @@ mod ledger_model;
 mod ledger_rows;
 #[cfg(feature = "tigerbeetle")]
 mod slab_faults;
+#[cfg(feature = "tigerbeetle")]
+mod slab_fleet;
 mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
