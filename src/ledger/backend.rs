@@ -10,7 +10,6 @@ use super::tigerbeetle::TigerBeetle;
 use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
 use crate::limit::LimitSpec;
 
-#[allow(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Backend {
