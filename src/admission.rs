@@ -152,7 +152,7 @@ impl Admission {
                 return Ok(refuse(findings, failed, reason));
             }
         }
-        let taken = match self.share.take(enforced(plan)) {
+        let taken = match self.share.take(enforced(plan), now_ms, |index| self.free(plan, index)) {
             Ok(taken) => taken,
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(refuse(findings, kept, Reason::OverLimit)),
@@ -281,6 +281,12 @@ impl Admission {
             let is_over = (findings.failed | findings.left_out).contains(index);
             self.metrics.limit_decided(requirement.account.key.as_str(), !is_over);
         }
+    }
+
+    /// What is free of the limit of a requirement, where that costs no round trip.
+    fn free(&self, plan: &Plan, index: usize) -> Option<u64> {
+        let requirement = &plan.requirements[index];
+        self.ledger.peek(&requirement.account, &requirement.spec)
     }
 
     /// What is free on accounts that were not part of the reserve, where that costs no round trip.

@@ -13,7 +13,6 @@ use sluice::grpc::rls;
 pub struct Run {
     pub answers: f64,
     pub per_second: f64,
-    /// h2load gives the mean only.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
 }
@@ -71,10 +70,23 @@ fn number_before(text: &str, unit: &str) -> f64 {
 
 /// One hot tenant, closed loop.
 pub fn hot(grpc: &str, limits: &str, shape: Shape, seconds: u64) -> Run {
-    let text = output(h2load(grpc, limits, shape).args(["-D", &seconds.to_string()]));
+    // It prints the mean only; its log has a line for each request. It appends to what is there.
+    let log = super::process::directory().join("h2load.log");
+    let _ = std::fs::remove_file(&log);
+    let mut command = h2load(grpc, limits, shape);
+    let text = output(command.args(["-D", &seconds.to_string(), &format!("--log-file={}", log.display())]));
     assert!(text.contains(" 0 failed, 0 errored, 0 timeout"), "{text}");
     let answers = number_before(&text, " succeeded");
-    Run { answers, per_second: answers / seconds as f64, ..Default::default() }
+    let mut times = times_ms(&std::fs::read_to_string(&log).unwrap());
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times.get((times.len() as f64 * part) as usize).copied();
+    Run { answers, per_second: answers / seconds as f64, p50_ms: at(0.5), p99_ms: at(0.99) }
+}
+
+/// Each line: when it began, the status, and how many microseconds it took.
+fn times_ms(log: &str) -> Vec<f64> {
+    let took = |line: &str| line.split('\t').nth(2)?.parse::<f64>().ok();
+    log.lines().filter_map(took).map(|micros| micros / 1e3).collect()
 }
 
 /// Exactly so many requests of one hot tenant.
@@ -85,7 +97,13 @@ pub fn count(grpc: &str, limits: &str, requests: u64) {
 }
 
 /// Many tenants; closed loop, or open at a rate.
-pub fn many(
+pub fn many(grpc: &str, limits: &str, shape: Shape, rate: Option<f64>, seconds: u64) -> Run {
+    of_tenants(TENANTS, grpc, limits, shape, rate, seconds)
+}
+
+/// So many of them.
+pub fn of_tenants(
+    tenants: u64,
     grpc: &str,
     limits: &str,
     Shape(connections, streams): Shape,
@@ -95,7 +113,7 @@ pub fn many(
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command.args(["bench", "--grpc", grpc, "--connections", &connections.to_string()]);
     command.args(["--in-flight", &(connections * streams).to_string(), "--seconds", &seconds.to_string()]);
-    command.args(["--keys", &TENANTS.to_string()]);
+    command.args(["--keys", &tenants.to_string()]);
     if let Some(rate) = rate {
         command.args(["--rate", &format!("{rate:.0}")]);
     }

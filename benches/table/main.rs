@@ -20,6 +20,7 @@ mod load;
 mod plot;
 mod process;
 mod report;
+mod slabs;
 
 use std::sync::Arc;
 
@@ -44,6 +45,8 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("bare") => return bare::serve(),
         Some("instructions") => {}
+        // Only these rows, where nothing else is to be known.
+        Some("slabs") => return Table::new().only(Table::slab_rows),
         _ => Table::new().measure(),
     }
     let counts = instructions::count_all();
@@ -70,6 +73,12 @@ impl Table {
         let load_before = load_before.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
         let (rows, targets, curves) = (Vec::new(), Vec::new(), Vec::new());
         Self { runtime, rows, before, targets, curves, load_before }
+    }
+
+    fn only(mut self, rows: impl FnOnce(&mut Self)) {
+        report::print_head();
+        rows(&mut self);
+        self.finish();
     }
 
     fn measure(mut self) {
@@ -102,6 +111,7 @@ impl Table {
         drop(bare);
         self.client_rows(&tigerbeetle, &durable);
         drop((tigerbeetle, durable));
+        self.slab_rows();
         self.sum_rows();
         let (before, after) = keys::before_and_after(&self.runtime);
         println!(

@@ -1,6 +1,7 @@
 //! The processes that are measured: started, asked what they have used, ended. Knows nothing of what they do.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -88,6 +89,13 @@ impl Server {
         let grpc = line.strip_prefix("grpc listening on ").unwrap_or_else(|| panic!("{command:?}: {line}"));
         Self { grpc: grpc.to_owned(), process }
     }
+
+    /// Where a Sluice has its admin port. Once.
+    pub fn admin(&mut self) -> String {
+        let line = self.process.line();
+        let admin = line.strip_prefix("admin listening on ");
+        admin.unwrap_or_else(|| panic!("no admin port in `{line}`")).to_owned()
+    }
 }
 
 /// The directory that everything is written to: on a disk, unlike some /tmp.
@@ -118,6 +126,12 @@ descriptors:
   - {name: a, kind: rolling, capacity: 4000000000, window_seconds: 60}
   - {name: b, kind: rolling, capacity: 4000000000, window_seconds: 60}
   - {name: c, kind: rolling, capacity: 4000000000, window_seconds: 60}
+- key: second
+  limits:
+  - {name: a, kind: rolling, capacity: 100, window_seconds: 1}
+- key: minute
+  limits:
+  - {name: a, kind: rolling, capacity: 3000, window_seconds: 60}
 ";
 
 pub fn config_dir() -> PathBuf {
@@ -129,7 +143,17 @@ pub fn config_dir() -> PathBuf {
     dir
 }
 
-/// Sluice with limits that nobody reaches.
+/// One number of `/metrics`.
+pub fn metric(admin: &str, name: &str) -> f64 {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+/// Sluice with limits that nobody reaches, but for two.
 pub fn sluice(ledger: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command.args(["serve", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", ledger]);

@@ -21,6 +21,9 @@ const BATCH_MAX: usize = 256;
 const LEASE_ID_BYTES_MAX: usize = 128;
 const JOB_ID_BYTES_MAX: usize = 256;
 
+/// A LimitKey that a caller writes. It is remembered with the lease, and with a place in the queue.
+const KEY_BYTES_MAX: usize = 4096;
+
 /// The answer to a reserve.
 #[derive(Debug)]
 pub(crate) struct ReserveAnswer {
@@ -82,6 +85,9 @@ fn parse_ask<'a>(request: &'a pb::ReserveRequest, request_id: Option<&'a str>) -
     for (index, pb::Requirement { key, amount }) in request.requirements.iter().enumerate() {
         if key.is_empty() {
             return Err(format!("requirements[{index}].key: must not be empty"));
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(format!("requirements[{index}].key: must have at most {KEY_BYTES_MAX} bytes"));
         }
         if *amount == 0 {
             return Err(format!("requirements[{index}].amount: must be at least 1"));

@@ -6,8 +6,9 @@
 //! [`retry`](crate::retry) what hints depend on.
 
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use quick_cache::Weighter;
 
@@ -25,13 +26,13 @@ pub struct Account {
     pub id: LimitId,
     pub hints: Hints,
     pub(super) decrease: Decrease,
-    pub(super) known: Known,
+    pub(super) known: OnFirstUse<Known>,
 }
 
 impl Account {
     pub fn new(key: LimitKey) -> Self {
         let id = LimitId::of(&key);
-        Self { key, id, hints: Hints::default(), decrease: Decrease::default(), known: Known::default() }
+        Self { key, id, hints: Hints::default(), decrease: Decrease::default(), known: OnFirstUse::default() }
     }
 
     /// Since when the ledger has been waiting for room to lower its capacity, if it is.
@@ -43,6 +44,18 @@ impl Account {
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Account({}, {:?})", self.key, self.known)
+    }
+}
+
+/// What only one of the ledgers needs: an account costs nothing for it before that ledger has something to note.
+#[derive(Debug, Default)]
+pub(super) struct OnFirstUse<T>(OnceLock<Box<T>>);
+
+impl<T: Default> Deref for OnFirstUse<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.get_or_init(Box::default)
     }
 }
 

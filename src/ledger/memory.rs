@@ -28,14 +28,11 @@ pub const RESERVATIONS_MAX: usize = 1 << 24;
 /// after this long anyway.
 const RETRY_MEMORY_MS: u64 = 1 << 16;
 
-/// Records of one account looked at for a schedule; an account with more has none.
-const RELEASES_MAX: usize = 1 << 17;
-
 /// Expired records freed by one call at most, unless more are needed to decide.
 const EXPIRED_PER_CALL: usize = 256;
 
 /// The embedded ledger as the server shares it. A plain mutex: no section waits for anything. A decision touches a few
-/// records; only a schedule, and a decision that finds much expired, look at many.
+/// records; only one that finds much expired looks at many.
 #[derive(Debug, Default)]
 pub struct Memory {
     core: Mutex<Core>,
@@ -119,7 +116,15 @@ impl Ledger for Memory {
     }
 
     async fn schedule(&self, account: &Arc<Account>, _: NonZeroU32) -> Result<Schedule, LedgerError> {
-        Ok(self.core.lock().schedule(account, clock::monotonic_ms()))
+        loop {
+            let schedule = self.core.lock().schedule(account, clock::monotonic_ms());
+            if let Some(mut schedule) = schedule {
+                schedule.releases.sort_unstable();
+                return Ok(schedule);
+            }
+            // Each part has the lock for itself only.
+            tokio::task::yield_now().await;
+        }
     }
 
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {

@@ -1,7 +1,7 @@
 //! The limits that jobs in the queue need: what the ledger said of them, and when each is worth another attempt.
 //!
-//! When a limit refuses a job, the ledger is asked once when that limit gets back what. Until it has enough, no job is
-//! attempted there, unless something of it is given back earlier. Nobody tells what other instances give back to a
+//! When a limit refuses a job, the ledger is asked when that limit gets back what, unless it was just asked. Until it has
+//! enough, no job is attempted there, unless something of it is given back earlier. Nobody tells what other instances give back to a
 //! shared ledger, so there the samples that are taken anyway are checked every second.
 
 use std::collections::BTreeSet;
@@ -10,13 +10,15 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use super::place::LimitId;
-use crate::ledger::Account;
-use crate::ledger::Schedule;
-use crate::limit::LimitSpec;
+use crate::ledger::{Account, Schedule};
+use crate::limit::{Kind, LimitSpec};
 use crate::retry::backoff;
 
 /// How often a limit is checked when nobody knows what it gets back, or when others give back to it.
 const CHECK_MS: u64 = 1000;
+
+/// A schedule is asked for again when it is this old, however often a limit refuses.
+const SCHEDULE_MS: u64 = 100;
 
 /// A shared ledger frees what expired a little late.
 const EXPIRY_LAG_MS: u64 = 20;
@@ -35,11 +37,29 @@ pub(super) struct Limit {
     /// As it was when it was last asked for.
     pub(super) spec: Arc<LimitSpec>,
     pub(super) schedule: Option<Schedule>,
+    /// When the ledger said that.
+    scheduled_ms: Option<u64>,
+    /// The ledger is being asked.
+    is_asked: bool,
     wake_ms: Option<u64>,
     /// How many there were in a row.
     refusals: u32,
     /// How many jobs in the queue need it, wherever they wait.
     needed_by: usize,
+}
+
+impl Limit {
+    /// In how many milliseconds so much of it is free if nobody takes any, as far as can be told. A rolling limit has a
+    /// schedule. Most of those who hold a concurrency limit now are done within twice the mean hold.
+    pub(super) fn comes_back_ms(&self, amount: u64, now_ms: u64) -> Option<u64> {
+        match self.spec.kind {
+            Kind::Concurrency { .. } => Some(self.account.hints.mean_hold_ms()?.saturating_mul(2)),
+            Kind::Rolling { .. } => {
+                let at_ms = self.schedule.as_ref()?.fits_at_ms(amount, self.spec.capacity, now_ms)?;
+                Some(at_ms.saturating_sub(now_ms))
+            }
+        }
+    }
 }
 
 impl Limits {
@@ -58,6 +78,8 @@ impl Limits {
             account,
             spec: Arc::clone(&spec),
             schedule: None,
+            scheduled_ms: None,
+            is_asked: false,
             wake_ms: None,
             refusals: 0,
             needed_by: 0,
@@ -77,12 +99,33 @@ impl Limits {
         }
     }
 
-    /// A limit refused a job, and is now as `spec` says.
-    pub(super) fn refused(&mut self, limit: LimitId, spec: &Arc<LimitSpec>) {
-        if let Some(known) = self.limits.get_mut(&limit) {
-            known.spec = Arc::clone(spec);
-            known.refusals = known.refusals.saturating_add(1);
+    /// A limit refused a job, and is now as `spec` says; the first job there needs `amount`. True if the ledger has to be
+    /// asked for a schedule. A recent one says when to try again as well: whatever is given back before is attempted anyway.
+    pub(super) fn refused(
+        &mut self,
+        limit: LimitId,
+        spec: &Arc<LimitSpec>,
+        amount: u64,
+        now_ms: u64,
+    ) -> bool {
+        let Some(known) = self.limits.get_mut(&limit) else { return false };
+        known.spec = Arc::clone(spec);
+        known.refusals = known.refusals.saturating_add(1);
+        let is_recent = known.scheduled_ms.is_some_and(|ms| now_ms < ms + SCHEDULE_MS);
+        let fits_ms = known.schedule.as_ref().and_then(|it| it.fits_at_ms(amount, spec.capacity, now_ms));
+        match fits_ms.filter(|ms| is_recent && *ms > now_ms) {
+            Some(at_ms) => {
+                let again_ms = again_ms(at_ms, self.is_shared, now_ms);
+                self.wake_at(limit, Some(again_ms));
+                false
+            }
+            None => !std::mem::replace(&mut known.is_asked, true),
         }
+    }
+
+    /// The ledger is being asked for a schedule.
+    pub(super) fn is_asked(&self, limit: LimitId) -> bool {
+        self.limits.get(&limit).is_some_and(|known| known.is_asked)
     }
 
     pub(super) fn served(&mut self, limit: LimitId) {
@@ -91,16 +134,22 @@ impl Limits {
         }
     }
 
-    /// What the ledger says after a refusal, if it says anything; `amount` is what the first job needs.
+    /// What the ledger says after a refusal, if it says anything. `amount` is what the first job needs, if one waits: else
+    /// it is being attempted, and its refusal says when to try again.
     pub(super) fn scheduled(
         &mut self,
         limit: LimitId,
         schedule: Option<Schedule>,
-        amount: u64,
+        amount: Option<u64>,
         now_ms: u64,
         rand: impl FnOnce(u64) -> u64,
     ) {
         let Some(known) = self.limits.get_mut(&limit) else { return };
+        (known.is_asked, known.scheduled_ms) = (false, Some(now_ms));
+        let Some(amount) = amount else {
+            known.schedule = schedule;
+            return;
+        };
         let capacity = known.spec.capacity;
         let fits_ms = schedule.as_ref().and_then(|schedule| schedule.fits_at_ms(amount, capacity, now_ms));
         let again_ms = match fits_ms {
@@ -109,8 +158,7 @@ impl Limits {
                 let wait = backoff::delay(known.refusals, rand);
                 now_ms + u64::try_from(wait.as_millis()).unwrap_or(CHECK_MS)
             }
-            Some(at_ms) if self.is_shared => (at_ms + EXPIRY_LAG_MS).min(now_ms + CHECK_MS),
-            Some(at_ms) => at_ms,
+            Some(at_ms) => again_ms(at_ms, self.is_shared, now_ms),
             None => now_ms + CHECK_MS,
         };
         // An older schedule may be long past: without one the limit is simply attempted again.
@@ -166,4 +214,9 @@ impl Limits {
             self.wakes.insert((at_ms, limit));
         }
     }
+}
+
+/// When to try again a limit that should have enough at `at_ms`. Others may give back to a shared ledger before that.
+fn again_ms(at_ms: u64, is_shared: bool, now_ms: u64) -> u64 {
+    if is_shared { (at_ms + EXPIRY_LAG_MS).min(now_ms + CHECK_MS) } else { at_ms }
 }

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::place::{JobId, LimitId};
@@ -30,12 +30,16 @@ pub(super) struct Order {
     ready: VecDeque<LimitId>,
     /// The number of the job that came last.
     came: u64,
+    /// Limits at which somebody else may be first now, or something else may be needed.
+    changed: AHashSet<LimitId>,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     /// In the order in which they came, with what each needs.
     waiting: BTreeMap<u64, (JobId, u64)>,
+    /// What they need together. A `u128` has place for any number of jobs.
+    demand: u128,
     /// For each of them when it came, and what those before it need. Made when somebody asks, dropped by every change.
     ranks: Option<Vec<(u64, u64)>>,
     attempting: Option<JobId>,
@@ -218,19 +222,24 @@ impl Order {
     /// What all jobs that wait at a limit, or are being attempted, need of it together.
     pub(super) fn demand_at(&self, limit: LimitId) -> u64 {
         let Some(line) = self.lines.get(&limit) else { return 0 };
-        let attempted =
-            line.attempting.and_then(|id| self.jobs.get(&id)).map_or(0, |job| job.needs_of(limit));
-        line.waiting.values().fold(attempted, |sum, (_, amount)| sum.saturating_add(*amount))
+        let attempted = line.attempting.and_then(|id| self.jobs.get(&id));
+        let attempted = attempted.map_or(0, |job| u128::from(job.needs_of(limit)));
+        u64::try_from(line.demand + attempted).unwrap_or(u64::MAX)
+    }
+
+    /// The limits at which something has changed since this was last asked.
+    pub(super) fn take_changed(&mut self) -> AHashSet<LimitId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// A job that needs this limit is being attempted.
+    pub(super) fn is_attempting(&self, limit: LimitId) -> bool {
+        self.lines.get(&limit).is_some_and(|line| line.attempting.is_some())
     }
 
     /// What a job needs that waits or is being attempted.
     pub(super) fn needs(&self, id: JobId) -> Amounts {
         self.jobs.get(&id).map(|job| job.needs.clone()).unwrap_or_default()
-    }
-
-    /// The limits that a job waits at.
-    pub(super) fn waits_at(&self, id: JobId) -> impl Iterator<Item = LimitId> {
-        self.jobs.get(&id).into_iter().flat_map(|job| job.waits_at.iter().copied())
     }
 
     /// No job waits at a limit or is being attempted there.
@@ -277,7 +286,9 @@ impl Order {
         for limit in &waits_at {
             let line = self.lines.entry(*limit).or_default();
             line.waiting.insert(job.came, (id, job.needs_of(*limit)));
+            line.demand += u128::from(job.needs_of(*limit));
             line.ranks = None;
+            self.changed.insert(*limit);
         }
         job.waits_at = waits_at;
     }
@@ -287,8 +298,11 @@ impl Order {
         let job = self.jobs.get_mut(&id).expect("a job that waits must be known");
         for limit in std::mem::take(&mut job.waits_at) {
             if let Some(line) = self.lines.get_mut(&limit) {
-                line.waiting.remove(&job.came);
+                if let Some((_, amount)) = line.waiting.remove(&job.came) {
+                    line.demand -= u128::from(amount);
+                }
                 line.ranks = None;
+                self.changed.insert(limit);
             }
         }
     }
@@ -301,6 +315,7 @@ impl Order {
             };
             line.attempting = None;
             line.freed_meanwhile = false;
+            self.changed.insert(limit);
             // Where it waits itself, nobody else has a turn.
             let stands_here = self.jobs.get(&id).is_some_and(|job| job.waits_at.contains(&limit));
             if Some(limit) != refused_at && !stands_here {

@@ -77,6 +77,8 @@ pub struct Place {
     /// Since when and until when it waits at all limits that refused it, or last did.
     pub(super) insists: Option<(u64, u64)>,
     pub(super) timer_ms: Option<u64>,
+    /// What it takes, names included.
+    pub(super) bytes: usize,
 }
 
 /// Where a job is on its way. Each variant has the name that users see.

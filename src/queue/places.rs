@@ -3,13 +3,15 @@
 //! A core: it is told what happened and when, says which job has its turn and when to be called again, and reserves
 //! nothing itself. Refuses to know the ledger's calls and the clock.
 
+mod kept;
 mod status;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ahash::AHashMap;
 
+use self::kept::Kept;
 use super::limits::Limits;
 use super::order::{Amounts, Order};
 use super::place::{JobId, LimitId, Need, NewPlace, Place, PlaceState, QueueFull, Reserved};
@@ -19,9 +21,6 @@ use crate::ledger::Account;
 use crate::ledger::Schedule;
 use crate::limit::{LeaseId, LimitSpec};
 use crate::retry::policy::Queue as Policy;
-
-/// Places kept after their end, or while their lease is used: under a kilobyte each, so 10 MB.
-const KEPT_MAX: usize = 10_000;
 
 /// A job that was sent from limit to limit so often will not find all of them free by chance.
 const BOUNCES_MAX: u32 = 3;
@@ -43,8 +42,10 @@ pub struct Places {
     insisting: BTreeSet<(u64, JobId)>,
     /// How many were served and not picked up yet.
     unclaimed: usize,
-    /// Places that were picked up or have ended, the oldest first.
-    kept: VecDeque<JobId>,
+    /// What the places take that are not over, in bytes.
+    open_bytes: usize,
+    /// Places that were picked up or have ended.
+    kept: Kept,
     /// What nobody was told of, until the runner releases it.
     releases: Vec<Lease>,
 }
@@ -94,7 +95,8 @@ impl Places {
     ) -> Result<(), QueueFull> {
         let NewPlace { id: lease_id, job_id, wants, needs, refused_by } = new;
         let id = JobId::of(&lease_id);
-        self.check_full(&needs, policy, share, now_ms)?;
+        let bytes = kept::bytes_of(&lease_id, &job_id, &wants);
+        self.check_full(&needs, bytes, policy, share, now_ms)?;
         let amounts: Amounts = needs.iter().map(|need| (need.account.id, need.amount)).collect();
         for Need { account, spec, .. } in needs {
             self.limits.add(account, spec);
@@ -118,7 +120,9 @@ impl Places {
             refused_by,
             insists: None,
             timer_ms: None,
+            bytes,
         };
+        self.open_bytes += bytes;
         self.places.insert(id, place);
         self.set_timer(id, Some(deadline_ms));
         Ok(())
@@ -143,14 +147,20 @@ impl Places {
         self.order.freed_all();
     }
 
-    /// A job that was attempted did not get this limit, which is now as `spec` says: it waits there.
-    pub(super) fn refused(&mut self, id: JobId, limit: LimitId, spec: &Arc<LimitSpec>, now_ms: u64) {
+    /// A job that was attempted did not get this limit, which is now as `spec` says: it waits there. True if the ledger has
+    /// to be asked when that limit gets back what.
+    pub(super) fn refused(&mut self, id: JobId, limit: LimitId, spec: &Arc<LimitSpec>, now_ms: u64) -> bool {
         self.order.refused(id, limit);
-        self.limits.refused(limit, spec);
+        let first = self.order.first_at(limit);
+        let asks = first.is_some_and(|(_, amount)| self.limits.refused(limit, spec, amount, now_ms));
         if self.places.get(&id).is_some_and(|place| place.state == PlaceState::Processing) {
             self.enter(id, PlaceState::Queued, now_ms);
         }
         self.count_bounce(id, limit, now_ms);
+        if !self.limits.is_asked(limit) {
+            self.set_placed(limit);
+        }
+        asks
     }
 
     /// A job that was sent from limit to limit insists for as long as it has waited so far, and then rests for as long.
@@ -196,9 +206,13 @@ impl Places {
         now_ms: u64,
         rand: impl FnOnce(u64) -> u64,
     ) {
-        if let Some((_, amount)) = self.order.first_at(limit) {
-            self.limits.scheduled(limit, schedule, amount, now_ms, rand);
-        }
+        let first = self.order.first_at(limit).map(|(_, amount)| amount);
+        self.limits.scheduled(limit, schedule, first, now_ms, rand);
+        self.set_placed(limit);
+    }
+
+    /// The jobs that wait at a limit know their position.
+    fn set_placed(&mut self, limit: LimitId) {
         let here: Vec<JobId> = self.order.at(limit).collect();
         for id in here {
             if let Some(place) = self.places.get_mut(&id)
@@ -376,18 +390,7 @@ impl Places {
             self.timers.insert((at_ms, id));
         }
     }
-
-    fn keep(&mut self, id: JobId) {
-        self.kept.push_back(id);
-        if self.kept.len() <= KEPT_MAX {
-            return;
-        }
-        // A place that was forgotten may have been taken again under the same name, and not be over.
-        if let Some(oldest) = self.kept.pop_front()
-            && self.places.get(&oldest).is_some_and(Place::is_over)
-            && let Some(Place { state: PlaceState::Reserved(reserved), .. }) = self.places.remove(&oldest)
-        {
-            self.by_lease.remove(&reserved.lease.bits());
-        }
-    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,41 @@
-//! What newcomers, the requests that don't queue, may take of a limit at which jobs wait: the rest is the queue's share.
+//! What newcomers, the requests that don't queue, may take of a limit at which jobs wait.
 //!
-//! While a job waits at a limit, newcomers spend a credit there that grows with what the queue is served, so that of
-//! all that is admitted the queue gets at least its share. A limit at which no job waits isn't here, and costs a request
-//! nothing but one read. It holds back the newcomers of this instance only: others don't know of this queue.
+//! With C the capacity, S the settings' share of the queue and R = ⌈S × C⌉, a newcomer may take an amount if either holds:
+//!
+//! * **Credit.** Newcomers have had less than (1 - S) / S for each 1 that the queue was served. Whatever they take spends
+//!   credit, so that of all that is admitted each side gets its part while both want more than there is.
+//! * **Room.** What would be left free is at least what is kept for the queue. That is what its jobs need, at most R. A
+//!   first job that needs more than R has everything kept that it needs, but only for the part S of the time.
+//!
+//! Nobody keeps more idle than the share. A first job that needs at most R is served as soon as that much is free, so less
+//! than R, that is at most S × C, is ever idle for it. For a larger one up to C is idle, but only for the last part S of each
+//! cycle, and nothing in its first part 1 - S: on average over a cycle at most S × C.
+//!
+//! The first job does not starve. Let T be the time in which what it needs comes back if newcomers take nothing: at most
+//! the limit's window or timeout. Credit is bounded and grows only when the queue is served, so newcomers can live on it only
+//! once. After that a job that needs at most R has it within T, because all that comes back is kept. A larger one has it in
+//! the first cycle whose kept part is at least T. Cycle n lasts u × 2^z, z being how often 2 divides n: 1, 2, 1, 4, 1, 2, 1, 8
+//! times u. So a cycle of at least 2^k × u comes within (k / 2 + 1) × 2^k × u, whatever came before it, and with
+//! 2^(k-1) × u < T / S ≤ 2^k × u that is less than (k + 2) × T / S. The unit u is chosen so that k is mostly 0.
+//!
+//! A limit at which no job waits isn't here, and costs a request nothing but one read. This holds back the newcomers of this
+//! instance only: others don't know of this queue.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
-use super::place::LimitId;
+use super::place::{JobId, LimitId};
 use crate::limit::RequirementSet;
+
+/// The shortest and the longest unit of a cycle. A longer one would shut newcomers out for minutes at a time.
+const UNIT_MS_MIN: u64 = 1000;
+const UNIT_MS_MAX: u64 = 300_000;
+
+/// What comes back is a little late, and newcomers may have some credit left.
+const UNIT_MARGIN: f64 = 1.25;
 
 /// A plain mutex: sections are some lookups and never wait.
 #[derive(Debug, Default)]
@@ -20,53 +45,72 @@ pub struct Share {
     count: AtomicUsize,
 }
 
+/// What waits at a limit.
 #[derive(Debug, Clone, Copy)]
+pub(super) struct Demand {
+    pub(super) first: JobId,
+    /// What the first job needs of the limit.
+    pub(super) needs: u64,
+    /// What all jobs need that wait there.
+    pub(super) all_need: u64,
+    pub(super) capacity: u64,
+    /// In how many milliseconds the first job would have what it needs if newcomers took nothing, if that can be told.
+    pub(super) comes_back_ms: Option<u64>,
+}
+
+#[derive(Debug)]
 struct LimitShare {
-    /// What newcomers may take per unit that the queue takes: (1 - share) / share.
-    per_unit: f64,
+    share: f64,
+    demand: Demand,
+    /// What newcomers may take before the queue is served again. Below 0 they have had more than their part.
     credit: f64,
-    /// However long only the queue took, so much at once is enough.
-    credit_max: f64,
+    /// Newcomers took this much and don't know yet whether the ledger lets them.
+    under_way: u64,
     queue_took: u64,
     newcomers_took: u64,
+    /// For a first job that needs more than the share.
+    unit_ms: u64,
+    cycle: u64,
+    cycle_since_ms: u64,
 }
 
 /// What a newcomer took. It is put back if this is dropped before the newcomer was admitted.
 #[derive(Debug)]
 pub struct Taken<'s> {
     share: &'s Share,
-    amounts: Vec<(LimitId, u64)>,
+    amounts: SmallVec<[TakenAmount; 4]>,
+    is_admitted: bool,
+}
+
+#[derive(Debug)]
+struct TakenAmount {
+    limit: LimitId,
+    amount: u64,
+    credit: f64,
 }
 
 impl Share {
-    /// Jobs wait at a limit, and the first of them needs `first`. A limit that is there keeps its credit.
-    pub(super) fn set(&self, limit: LimitId, share: f64, first: u64, capacity: u64) {
+    /// Jobs wait at a limit. Credit and cycles go on while the same job is first.
+    pub(super) fn set(&self, limit: LimitId, share: f64, demand: Demand, now_ms: u64) {
         if share <= 0.0 {
             return self.remove(limit);
         }
-        let per_unit = (1.0 - share) / share;
-        let credit_max = (first.max(capacity) as f64) * per_unit;
         let mut limits = self.limits.lock();
-        let credit = first as f64 * per_unit;
-        let new = LimitShare { per_unit, credit, credit_max, queue_took: 0, newcomers_took: 0 };
-        let here = limits.entry(limit).or_insert(new);
-        (here.per_unit, here.credit_max) = (per_unit, credit_max);
-        here.credit = here.credit.min(credit_max);
+        let here = limits.entry(limit).or_insert_with(|| LimitShare::new(share, demand, now_ms));
+        if here.demand.first != demand.first {
+            (here.unit_ms, here.cycle, here.cycle_since_ms) = (UNIT_MS_MIN, 1, now_ms);
+        }
+        (here.share, here.demand) = (share, demand);
+        here.credit = here.credit.min(here.credit_max());
+        here.stretch(now_ms);
         self.count.store(limits.len(), Ordering::Release);
     }
 
     /// No job waits there any more.
     pub(super) fn remove(&self, limit: LimitId) {
-        let mut limits = self.limits.lock();
-        limits.remove(&limit);
-        self.count.store(limits.len(), Ordering::Release);
-    }
-
-    /// Keeps only these limits.
-    pub(super) fn retain(&self, keeps: impl Fn(LimitId) -> bool) {
         if self.count.load(Ordering::Acquire) > 0 {
             let mut limits = self.limits.lock();
-            limits.retain(|limit, _| keeps(*limit));
+            limits.remove(&limit);
             self.count.store(limits.len(), Ordering::Release);
         }
     }
@@ -75,7 +119,7 @@ impl Share {
     pub(super) fn served(&self, limit: LimitId, amount: u64) {
         if let Some(here) = self.limits.lock().get_mut(&limit) {
             here.queue_took = here.queue_took.saturating_add(amount);
-            here.credit = (here.credit + amount as f64 * here.per_unit).min(here.credit_max);
+            here.credit = (here.credit + amount as f64 * here.per_unit()).min(here.credit_max());
         }
     }
 
@@ -88,51 +132,149 @@ impl Share {
     }
 
     /// A newcomer takes what it needs, or hears which of its limits (by their index in `needs`) are kept for the queue.
+    /// `free` says what is free of one of them, as far as is known. It is asked without the lock.
     pub fn take<'n>(
         &self,
         needs: impl Iterator<Item = (LimitId, u64)> + Clone + 'n,
+        now_ms: u64,
+        free: impl Fn(usize) -> Option<u64>,
     ) -> Result<Option<Taken<'_>>, RequirementSet> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
-        let mut limits = self.limits.lock();
-        let kept = |(index, (limit, amount)): (usize, (LimitId, u64))| {
-            // Whoever finds some credit may overdraw it: else a newcomer that needs much would never be admitted.
-            let lacks = limits.get(&limit).is_some_and(|here| amount > 0 && here.credit <= 0.0);
-            lacks.then_some(index)
-        };
-        let kept: RequirementSet = needs.clone().enumerate().filter_map(kept).collect();
-        if !kept.is_empty() {
-            return Err(kept);
-        }
-        let mut amounts = Vec::new();
-        for (limit, amount) in needs {
-            if let Some(here) = limits.get_mut(&limit) {
-                here.credit -= amount as f64;
-                here.newcomers_took = here.newcomers_took.saturating_add(amount);
-                amounts.push((limit, amount));
+        let mut known: SmallVec<[(usize, Option<u64>); 4]> = SmallVec::new();
+        loop {
+            let mut limits = self.limits.lock();
+            let mut kept = RequirementSet::default();
+            let mut unknown: SmallVec<[usize; 4]> = SmallVec::new();
+            for (index, (limit, amount)) in needs.clone().enumerate() {
+                let Some(here) = limits.get_mut(&limit).filter(|here| amount > 0 && here.credit <= 0.0)
+                else {
+                    continue;
+                };
+                match known.iter().find(|(there, _)| *there == index) {
+                    None => unknown.push(index),
+                    Some((_, free)) if here.has_room(amount, *free, now_ms) => {}
+                    Some(_) => kept.insert(index),
+                }
             }
+            if !unknown.is_empty() {
+                drop(limits);
+                known.extend(unknown.into_iter().map(|index| (index, free(index))));
+                continue;
+            }
+            if !kept.is_empty() {
+                return Err(kept);
+            }
+            let amounts: SmallVec<[TakenAmount; 4]> = needs
+                .filter_map(|(limit, amount)| {
+                    Some(TakenAmount { limit, amount, credit: limits.get_mut(&limit)?.take(amount) })
+                })
+                .collect();
+            // What is taken locks again when it is dropped.
+            drop(limits);
+            let is_any = !amounts.is_empty();
+            return Ok(is_any.then(|| Taken { share: self, amounts, is_admitted: false }));
         }
-        Ok((!amounts.is_empty()).then_some(Taken { share: self, amounts }))
+    }
+}
+
+impl LimitShare {
+    fn new(share: f64, demand: Demand, now_ms: u64) -> Self {
+        let mut new = Self {
+            share,
+            demand,
+            credit: 0.0,
+            under_way: 0,
+            queue_took: 0,
+            newcomers_took: 0,
+            unit_ms: UNIT_MS_MIN,
+            cycle: 1,
+            cycle_since_ms: now_ms,
+        };
+        new.credit = demand.needs as f64 * new.per_unit();
+        new
+    }
+
+    /// What newcomers may take per unit that the queue takes.
+    fn per_unit(&self) -> f64 {
+        (1.0 - self.share) / self.share
+    }
+
+    /// Credit doesn't pile up beyond this, nor debt, however long only one side took.
+    fn credit_max(&self) -> f64 {
+        self.demand.needs.max(self.demand.capacity) as f64 * self.per_unit()
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a part of the capacity fits")]
+    fn share_amount(&self) -> u64 {
+        (self.demand.capacity as f64 * self.share).ceil() as u64
+    }
+
+    /// Cycles begin anew when the unit is far too short for what the first job needs. It is never made shorter, and at
+    /// least doubled, or the job would not live to see the end of one.
+    #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, and the clamp follows")]
+    fn stretch(&mut self, now_ms: u64) {
+        let Some(ms) = self.demand.comes_back_ms else { return };
+        let unit_ms = ((ms as f64 * UNIT_MARGIN / self.share) as u64).clamp(UNIT_MS_MIN, UNIT_MS_MAX);
+        if unit_ms >= 2 * self.unit_ms {
+            (self.unit_ms, self.cycle, self.cycle_since_ms) = (unit_ms, 1, now_ms);
+        }
+    }
+
+    fn has_room(&mut self, amount: u64, free: Option<u64>, now_ms: u64) -> bool {
+        let kept = self.kept(now_ms);
+        let left = free.and_then(|free| free.checked_sub(self.under_way)?.checked_sub(amount));
+        left.is_some_and(|left| left >= kept)
+    }
+
+    /// What newcomers must leave free now.
+    fn kept(&mut self, now_ms: u64) -> u64 {
+        let share = self.share_amount();
+        if self.demand.needs <= share {
+            return self.demand.all_need.clamp(self.demand.needs, share);
+        }
+        let mut length_ms = self.cycle_ms();
+        while now_ms.saturating_sub(self.cycle_since_ms) >= length_ms {
+            self.cycle_since_ms += length_ms;
+            self.cycle += 1;
+            length_ms = self.cycle_ms();
+        }
+        let age_ms = now_ms.saturating_sub(self.cycle_since_ms);
+        let is_open = (age_ms as f64) < length_ms as f64 * (1.0 - self.share);
+        if is_open { 0 } else { self.demand.needs }
+    }
+
+    fn cycle_ms(&self) -> u64 {
+        self.unit_ms << self.cycle.trailing_zeros()
+    }
+
+    /// The credit that this takes. Whoever finds some credit may overdraw it: else a newcomer that needs much would never
+    /// be admitted.
+    fn take(&mut self, amount: u64) -> f64 {
+        let before = self.credit;
+        self.credit = (before - amount as f64).max(-self.credit_max()).min(before);
+        self.under_way = self.under_way.saturating_add(amount);
+        self.newcomers_took = self.newcomers_took.saturating_add(amount);
+        before - self.credit
     }
 }
 
 impl Taken<'_> {
     /// The newcomer was admitted.
     pub fn keep(mut self) {
-        self.amounts.clear();
+        self.is_admitted = true;
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if self.amounts.is_empty() {
-            return;
-        }
         let mut limits = self.share.limits.lock();
-        for (limit, amount) in &self.amounts {
-            if let Some(here) = limits.get_mut(limit) {
-                here.credit = (here.credit + *amount as f64).min(here.credit_max);
+        for TakenAmount { limit, amount, credit } in &self.amounts {
+            let Some(here) = limits.get_mut(limit) else { continue };
+            here.under_way = here.under_way.saturating_sub(*amount);
+            if !self.is_admitted {
+                here.credit = (here.credit + credit).min(here.credit_max());
                 here.newcomers_took = here.newcomers_took.saturating_sub(*amount);
             }
         }
@@ -140,89 +282,4 @@ impl Drop for Taken<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: LimitId = LimitId::new(1);
-    const B: LimitId = LimitId::new(2);
-    const C: LimitId = LimitId::new(3);
-
-    fn takes(share: &Share, amount: u64) -> bool {
-        match share.take([(A, amount)].into_iter()) {
-            Ok(Some(taken)) => {
-                taken.keep();
-                true
-            }
-            Ok(None) => true,
-            Err(_) => false,
-        }
-    }
-
-    #[test]
-    fn without_a_queue_every_newcomer_takes_what_it_needs() {
-        let share = Share::default();
-        assert!(share.take([(A, u64::MAX)].into_iter()).unwrap().is_none());
-        share.set(A, 0.0, 1, 10);
-        assert!(share.take([(A, u64::MAX)].into_iter()).unwrap().is_none(), "a share of 0 keeps nothing");
-    }
-
-    #[test]
-    fn newcomers_take_what_the_share_leaves() {
-        // A quarter is the queue's: newcomers may take 3 for each 1, 3 to begin with.
-        let share = Share::default();
-        share.set(A, 0.25, 1, 100);
-        assert!(takes(&share, 2) && takes(&share, 1) && !takes(&share, 1));
-        share.served(A, 2);
-        assert!(takes(&share, 6) && !takes(&share, 1));
-        assert!((share.queue_part(A) - 2.0 / 11.0).abs() < 1e-9); // 2 of 2 + 9
-        share.remove(A);
-        assert!(takes(&share, 1000));
-    }
-
-    #[test]
-    fn what_needs_much_overdraws_and_is_waited_for() {
-        let share = Share::default();
-        share.set(A, 0.5, 1, 10);
-        assert!(takes(&share, 9) && !takes(&share, 1)); // 1 - 9
-        share.served(A, 8);
-        assert!(!takes(&share, 1));
-        share.served(A, 1);
-        assert!(takes(&share, 1));
-    }
-
-    #[test]
-    fn all_of_it_can_be_the_queues() {
-        let share = Share::default();
-        share.set(A, 1.0, 5, 100);
-        share.served(A, 50);
-        assert!(!takes(&share, 1));
-    }
-
-    #[test]
-    fn credit_does_not_pile_up_beyond_the_capacity() {
-        let share = Share::default();
-        share.set(A, 0.5, 1, 10);
-        share.served(A, 1_000_000);
-        assert!(takes(&share, 10) && !takes(&share, 1));
-    }
-
-    #[test]
-    fn a_newcomer_that_the_ledger_refused_took_nothing() {
-        let share = Share::default();
-        share.set(A, 0.5, 1, 10);
-        for _ in 0..3 {
-            assert!(share.take([(A, 1)].into_iter()).unwrap().is_some()); // dropped
-        }
-        assert!(takes(&share, 1) && !takes(&share, 1));
-    }
-
-    #[test]
-    fn it_names_the_limits_that_are_kept_and_takes_of_none() {
-        let share = Share::default();
-        share.set(A, 0.5, 1, 10);
-        share.set(C, 1.0, 1, 10);
-        let needs = [(A, 1), (B, 1), (C, 1)];
-        assert_eq!(share.take(needs.into_iter()).unwrap_err(), RequirementSet::one(2));
-        assert!(takes(&share, 1), "nothing was taken of the first");
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::place::{Failure, JobId, LimitId, Place, PlaceState, Reserved, TimedOut, Wants};
 use super::places::{Due, Ended, Places};
-use super::share::Share;
+use super::share::{Demand, Share};
 use crate::lease::Lease;
 use crate::ledger::Account;
 use crate::ledger::Schedule;
@@ -84,8 +84,9 @@ impl Step<'_> {
                 wants: Arc::clone(&place.wants),
             }));
         }
-        // A limit at which no job waits any more keeps nothing for the queue.
-        self.share.retain(|limit| !self.places.order.is_idle(limit));
+        for limit in self.places.order.take_changed() {
+            self.update_share(limit);
+        }
         work
     }
 
@@ -116,6 +117,7 @@ impl Step<'_> {
     /// The ledger said when a limit gets back what, or nothing.
     pub fn scheduled(&mut self, limit: LimitId, schedule: Option<Schedule>, rand: impl FnOnce(u64) -> u64) {
         self.places.scheduled(limit, schedule, self.now_ms, rand);
+        self.update_share(limit);
     }
 
     /// Ends a place; what it held that nobody was told of.
@@ -125,6 +127,30 @@ impl Step<'_> {
             self.metrics.queue_event(event);
         }
         unclaimed
+    }
+
+    /// Newcomers may take what the jobs that wait at a limit now leave them.
+    fn update_share(&self, limit: LimitId) {
+        let order = &self.places.order;
+        if order.is_idle(limit) {
+            return self.share.remove(limit);
+        }
+        // While a job is attempted, nobody knows yet who is first.
+        if order.is_attempting(limit) {
+            return;
+        }
+        let (Some((first, needs)), Some(known)) = (order.first_at(limit), self.places.limits.get(limit))
+        else {
+            return;
+        };
+        let demand = Demand {
+            first,
+            needs,
+            all_need: order.demand_at(limit),
+            capacity: known.spec.capacity,
+            comes_back_ms: known.comes_back_ms(needs, self.now_ms),
+        };
+        self.share.set(limit, self.policy.reserved_share, demand, self.now_ms);
     }
 
     fn time_out(&mut self, id: JobId, why: TimedOut, event: QueueEvent) -> Option<Box<Lease>> {
@@ -160,11 +186,8 @@ impl Step<'_> {
     }
 
     fn refused(&mut self, id: JobId, limit: LimitId, spec: &Arc<LimitSpec>) -> Option<Work> {
-        self.places.refused(id, limit, spec, self.now_ms);
-        for limit in self.places.order.waits_at(id) {
-            if let Some((first, _, spec)) = self.places.first_at(limit) {
-                self.share.set(limit, self.policy.reserved_share, first, spec.capacity);
-            }
+        if !self.places.refused(id, limit, spec, self.now_ms) {
+            return None;
         }
         let (_, account, spec) = self.places.first_at(limit)?;
         Some(Work::Schedule(Arc::clone(account), Arc::clone(spec)))

@@ -160,13 +160,13 @@ async fn limits_are_shown_with_what_is_used() {
     let file = app.dir.path().join("limits/0.yaml");
     let held = serde_json::json!({
         "key": "all:held", "kind": "concurrency", "capacity": 7, "timeout_seconds": 300, "unit": "", "description": "",
-        "overage": "deny", "status": "active", "pending_decrease_to": null, "used": 0, "available": 7, "debt": 0,
+        "overage": "deny", "status": "active", "pending_decrease_to": null, "used": 0, "available": 7, "debt": 0, "slab": null,
         "origin": format!("{}:5", file.display()),
     });
     let rpm = serde_json::json!({
         "key": "all:rpm", "kind": "rolling", "capacity": 100, "window_seconds": 60, "unit": "requests",
         "description": "everybody", "overage": "deny", "status": "active", "pending_decrease_to": null, "used": 2,
-        "available": 98, "debt": 0, "origin": format!("{}:4", file.display()),
+        "available": 98, "debt": 0, "slab": null, "origin": format!("{}:4", file.display()),
     });
     assert_eq!(list, serde_json::json!({"limits": [held, rpm]}));
 

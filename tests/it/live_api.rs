@@ -20,7 +20,7 @@ async fn a_limit_is_made_changed_and_removed() {
     let expected = json!({
         "key": "night", "kind": "rolling", "capacity": 10, "window_seconds": 2, "unit": "requests",
         "description": "at 3 a.m.", "overage": "deny", "status": "active", "pending_decrease_to": null,
-        "used": 0, "available": 10, "debt": 0, "origin": "api",
+        "used": 0, "available": 10, "debt": 0, "slab": null, "origin": "api",
     });
     assert_eq!((made.status, made.json()), (200, expected.clone()));
     assert_eq!((app.limit("night").await, app.version().await), (Some(expected), 2));
@@ -74,7 +74,7 @@ async fn mistakes_are_told_as_for_a_file() {
         ("{", "body: is no JSON: EOF while parsing an object at line 1 column 1"),
         (
             "[]",
-            "body: must be a mapping with the keys key, kind, capacity, window_seconds, timeout_seconds, unit, description, overage, not a list",
+            "body: must be a mapping with the keys key, kind, capacity, window_seconds, timeout_seconds, unit, description, overage, exact, charge, not a list",
         ),
         (
             r#"{"key": "k", "kind": "rolling", "capacity": "1", "window_second": 1}"#,

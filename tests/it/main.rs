@@ -53,6 +53,7 @@ mod unsent;
 
 mod queue;
 mod queue_rows;
+mod queue_share;
 mod queue_simulation;
 mod queue_world;
 #[cfg(feature = "tigerbeetle")]
@@ -66,6 +67,8 @@ mod ledger_model;
 mod ledger_rows;
 #[cfg(feature = "tigerbeetle")]
 mod slab_faults;
+#[cfg(feature = "tigerbeetle")]
+mod slab_fleet;
 mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]

@@ -24,7 +24,7 @@ pub async fn queue(app: &TestApp, body: &Value) -> Answer {
     app.post("/v1/reserve", &body.to_string()).await
 }
 
-async fn complete(app: &TestApp, lease: &Value) {
+pub async fn complete(app: &TestApp, lease: &Value) {
     let body = json!({"lease_token": lease["lease_token"]});
     assert_eq!(app.post("/v1/complete", &body.to_string()).await.json()["ok"], true);
 }
@@ -374,4 +374,20 @@ pub async fn a_crowd(app: &TestApp) {
 async fn a_crowd_is_served_in_order() {
     let app = builder("retry_policy: {queue: {pickup_seconds: 60}}").start().await;
     tokio::time::timeout(Duration::from_secs(120), a_crowd(&app)).await.expect("nobody must wait for ever");
+}
+
+#[tokio::test]
+async fn a_key_has_a_length() {
+    let app = builder(POLICY).start().await;
+    let body = |bytes: usize, queue: bool| {
+        let key = format!("d:row={}:held", "x".repeat(bytes - "d:row=:held".len()));
+        json!({"queue": queue, "requirements": [{"key": key, "amount": 1}]})
+    };
+    for may_wait in [true, false] {
+        let said = queue(&app, &body(4097, may_wait)).await;
+        let detail = "requirements[0].key: must have at most 4096 bytes";
+        assert_eq!((said.status, &said.json()["detail"]), (400, &json!(detail)), "queue: {may_wait}");
+    }
+    assert_eq!(queue(&app, &body(4096, true)).await.status, 200);
+    assert_eq!(queue(&app, &body(4096, true)).await.status, 202);
 }

@@ -7,7 +7,7 @@ use sluice::queue::JobId;
 use crate::queue_world::{SECOND, World, concurrency, rolling};
 
 /// Arrivals at random, on average one every `every_ms`, for `seconds`; then everybody is served.
-fn steady(world: &mut World, every_ms: u64, seconds: u64, mut arrive: impl FnMut(&mut World)) {
+pub fn steady(world: &mut World, every_ms: u64, seconds: u64, mut arrive: impl FnMut(&mut World)) {
     let end_ms = world.now_ms + seconds * SECOND;
     loop {
         let gap = -(1.0 - world.rng.f64()).ln() * every_ms as f64;
@@ -101,42 +101,6 @@ fn nobody_promises_what_nobody_knows() {
     // Nobody has given it back yet: B(E), and E is 0.
     let second = world.arrive(&[(0, 1)]);
     assert_eq!(world.jobs[&second].promised_seconds, 4);
-}
-
-/// The line needs 10 at a time, and newcomers who need 1 ask all the time: what the line is served of all that is.
-fn part_of_the_line(share: f64) -> f64 {
-    let mut world = World::new(&[(rolling(60), 60)], 7);
-    world.policy.reserved_share = share;
-    steady(&mut world, 1000, 120, |world| {
-        world.newcomer(0, None);
-    });
-    let start_ms = world.now_ms;
-    (0..60).for_each(|n| {
-        world.run_to(start_ms + n * SECOND);
-        world.newcomer(0, None);
-    });
-    (0..100).for_each(|_| {
-        world.arrive(&[(0, 10)]);
-    });
-    let (from_ms, mut newcomers) = (world.now_ms, 0u64);
-    let before = world.served.len();
-    while world.now_ms < from_ms + 600 * SECOND {
-        world.run_for(100);
-        newcomers += u64::from(world.newcomer(0, None));
-    }
-    let line = (world.served.len() - before) as f64 * 10.0;
-    let all = line + newcomers as f64;
-    assert!(all > 500.0, "of 600 only {all} were used");
-    line / all
-}
-
-#[test]
-fn newcomers_do_not_starve_the_line() {
-    assert!(part_of_the_line(0.0) < 0.05, "without a share the line would starve");
-    for share in [0.25, 0.5, 0.75, 1.0] {
-        let part = part_of_the_line(share);
-        assert!(part >= share - 0.05, "a share of {share}, and the line got {part}");
-    }
 }
 
 /// One job needs two limits that others hold in turn: they are never free at the same time by chance.

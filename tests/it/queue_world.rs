@@ -105,13 +105,17 @@ impl World {
         let lease = self.name();
         let needs = vec![(limit, 1)];
         let chain = self.chain(&lease, &needs, Action::Reserve);
-        let Ok(taken) = self.share.take([(self.limits[limit].0.id, 1)].into_iter()) else { return false };
-        let done = self.ledger.apply(&chain, self.now_ms).unwrap().verdict == Verdict::Done;
-        if done {
-            taken.into_iter().for_each(|taken| taken.keep());
-            if let Some(hold_ms) = hold_ms {
-                self.complete_in(hold_ms, lease, needs);
-            }
+        let (account, capacity) = (self.limits[limit].0.id, self.limits[limit].1.capacity);
+        let free = capacity - self.used(limit);
+        let done = {
+            let needed = [(account, 1)].into_iter();
+            let Ok(taken) = self.share.take(needed, self.now_ms, |_| Some(free)) else { return false };
+            let done = self.ledger.apply(&chain, self.now_ms).unwrap().verdict == Verdict::Done;
+            taken.into_iter().filter(|_| done).for_each(|taken| taken.keep());
+            done
+        };
+        if let Some(hold_ms) = hold_ms.filter(|_| done) {
+            self.complete_in(hold_ms, lease, needs);
         }
         done
     }
@@ -188,7 +192,12 @@ impl World {
                 }
             }
             Work::Schedule(account, _) => {
-                let schedule = self.ledger.schedule(&account, self.now_ms);
+                let mut schedule = loop {
+                    if let Some(schedule) = self.ledger.schedule(&account, self.now_ms) {
+                        break schedule;
+                    }
+                };
+                schedule.releases.sort_unstable();
                 self.step(|step| step.scheduled(account.id, Some(schedule), half));
                 None
             }

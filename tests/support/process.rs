@@ -47,7 +47,7 @@ impl Process {
 
     /// `TERM`, `INT`, `STOP`.
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
+        let id = self.id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &id]).status().expect("kill must run");
         assert!(status.success(), "{} must be there to be signalled", self.name);
     }

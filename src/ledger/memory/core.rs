@@ -10,8 +10,8 @@ mod trial;
 use self::trial::{Stop, Trial, settled};
 use super::debts::Debts;
 use super::record::{Fate, Purpose, Record};
-use super::store::{NONE, Store};
-use super::{EXPIRED_PER_CALL, RELEASES_MAX, RESERVATIONS_MAX, RETRY_MEMORY_MS};
+use super::store::{NONE, Releases, Store};
+use super::{EXPIRED_PER_CALL, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::debt_log::DebtChange;
 use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
@@ -115,32 +115,31 @@ impl Core {
         Balance { capacity: there.capacity, used: there.pending, debt }
     }
 
-    /// What an account holds, and when that comes back to others.
-    pub fn schedule(&mut self, account: &Account, now_ms: u64) -> Schedule {
-        self.expire(now_ms, usize::MAX);
-        self.schedule_of(account, RELEASES_MAX, now_ms)
-    }
-
-    /// The same, if the account has at most `most` records.
-    fn schedule_of(&self, account: &Account, most: usize, now_ms: u64) -> Schedule {
+    /// What an account holds, and when that comes back to others, in no order. `None` if it is not known yet: each call
+    /// finds out a part, so that none takes long.
+    pub fn schedule(&mut self, account: &Account, now_ms: u64) -> Option<Schedule> {
+        if self.expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {
+            return None;
+        }
         let slot = self.store.account(account.id);
         let mut schedule = Schedule { is_whole: true, ..Schedule::default() };
         if slot != NONE {
             schedule.used = self.store.slot(slot).pending;
-            match self.store.releases(slot, most) {
-                Some(releases) => schedule.releases = releases,
-                None => schedule.is_whole = false,
+            match self.store.releases(slot, now_ms) {
+                Releases::Known(releases) => schedule.releases = releases,
+                Releases::NotYet => return None,
+                Releases::Unknown => schedule.is_whole = false,
             }
-            schedule.releases.sort_unstable();
         }
-        match self.debts.get(account.id).and_then(|debt| Some((debt, debt.window_ms()?))) {
+        Some(match self.debts.get(account.id).and_then(|debt| Some((debt, debt.window_ms()?))) {
             Some((debt, window_ms)) => schedule.after_debt(debt.owed, debt.capacity, window_ms, now_ms),
             None => schedule,
-        }
+        })
     }
 
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
+        self.store.forget_timelines(now_ms);
         let mut done = 0;
         while done < most {
             let Some(freed) = self.store.expire_next(now_ms) else { break };

@@ -3,12 +3,15 @@
 //! Slabs with free lists and tables of 32-bit places, so that a million reservations cost well under 150 MB. An account
 //! exists only while it has a record: keys that nobody asks about any more cost nothing. No rules here.
 
+mod timeline;
+
 use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
+pub(super) use self::timeline::Releases;
+use self::timeline::Timelines;
 use super::record::{Fate, Purpose, Record};
-use crate::ledger::Release;
 use crate::limit::LimitId;
 
 /// No place.
@@ -50,6 +53,8 @@ pub(super) struct Store {
     by_lease: HashTable<u32>,
     /// The first record of each moment at which some end.
     ends: BTreeMap<u64, u32>,
+    /// Of large accounts at which somebody waits.
+    timelines: Timelines,
     hasher: ahash::RandomState,
 }
 
@@ -138,6 +143,7 @@ impl Store {
         if counting != NONE && self.records[counting as usize].until_ms == until_ms {
             self.records[counting as usize].amount += amount;
             self.slots[slot as usize].pending += amount;
+            self.note_taken(counting, amount);
         } else {
             let at = self.insert(Record::counted(0, slot, Purpose::Reserve, amount, false), until_ms);
             self.slots[slot as usize].counting = at;
@@ -165,6 +171,9 @@ impl Store {
             self.records[after as usize].before_of_account = at;
         }
         self.link_end(at, until_ms);
+        if record.fate == Fate::Counted {
+            self.note_taken(at, record.amount);
+        }
         if !record.is_anonymous() {
             self.link_lease(at);
         }
@@ -176,6 +185,7 @@ impl Store {
         let record = self.records[at as usize];
         if record.fate == Fate::Counted {
             self.slots[record.account as usize].pending -= record.amount;
+            self.note_given_back(at);
         }
         self.records[at as usize].fate = fate;
         self.unlink_end(at);
@@ -185,6 +195,11 @@ impl Store {
     pub(super) fn remove(&mut self, at: u32) {
         self.unlink_end(at);
         let record = self.records[at as usize];
+        if record.fate == Fate::Counted {
+            self.note_given_back(at);
+            // Its place is nobody's from here on.
+            self.records[at as usize].fate = Fate::Voided;
+        }
         if !record.is_anonymous() {
             self.unlink_lease(at);
         }
@@ -207,23 +222,6 @@ impl Store {
             self.remove_account(record.account);
         }
         self.free_records.push(at);
-    }
-
-    /// What an account will get back and when, in no order; `None` if it has more than `most` records.
-    pub(super) fn releases(&self, slot: u32, most: usize) -> Option<Vec<Release>> {
-        let mut at = self.slots[slot as usize].first;
-        let mut releases = Vec::new();
-        for _ in 0..most {
-            if at == NONE {
-                return Some(releases);
-            }
-            let record = &self.records[at as usize];
-            if record.fate == Fate::Counted {
-                releases.push(Release { at_ms: record.until_ms, amount: record.amount });
-            }
-            at = record.after_of_account;
-        }
-        None
     }
 
     pub(super) fn is_due(&self, now_ms: u64) -> bool {
@@ -310,6 +308,7 @@ impl Store {
         let slots = &self.slots;
         if let Ok(entry) = self.by_account.find_entry(hash, |&other| slots[other as usize].id == id) {
             entry.remove();
+            self.timelines.remove(&slot);
             self.free_slots.push(slot);
         }
     }

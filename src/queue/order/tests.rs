@@ -89,7 +89,7 @@ fn a_late_word_on_one_who_was_here_before_changes_nothing() {
     order.remove(JobId(1));
     order.join(JobId(1), [(A, 1), (B, 1)].into_iter().collect(), None);
     order.refused(JobId(1), B);
-    assert_eq!(order.waits_at(JobId(1)).collect::<Vec<_>>(), [A]);
+    assert_eq!(order.jobs[&JobId(1)].waits_at.to_vec(), [A]);
     assert_eq!(serve(&mut order, |_| None), [1]);
     assert!(order.is_idle(A) && order.is_idle(B));
 }

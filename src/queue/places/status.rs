@@ -6,6 +6,7 @@ use super::super::forecast::Forecast;
 use super::super::place::{JobId, Need, PlaceState, PlaceStatus, QueueFull, TimedOut};
 use super::super::share::Share;
 use super::Places;
+use super::kept::open_bytes_max;
 use crate::ledger::Account;
 use crate::limit::LimitSpec;
 use crate::retry::eta::{self, Stage};
@@ -61,17 +62,19 @@ impl Places {
         })
     }
 
-    /// Whether there is a place for one more job.
+    /// Whether there is a place for one more job that takes so many bytes.
     pub(super) fn check_full(
         &self,
         needs: &[Need],
+        bytes: usize,
         policy: &Policy,
         share: &Share,
         now_ms: u64,
     ) -> Result<(), QueueFull> {
         let per_key_max = usize::try_from(policy.places_per_key_max).unwrap_or(usize::MAX);
         let crowded = needs.iter().find(|need| self.order.waiting_at(need.account.id) >= per_key_max);
-        let all_taken = (self.order.len() + self.unclaimed) as u64 >= policy.places_max;
+        let too_many = (self.order.len() + self.unclaimed) as u64 >= policy.places_max;
+        let all_taken = too_many || self.open_bytes + bytes > open_bytes_max(policy);
         if crowded.is_none() && !all_taken {
             return Ok(());
         }

@@ -9,9 +9,6 @@ use crate::ledger::memory::store::NONE;
 use crate::ledger::{Account, Action, Chain};
 use crate::limit::LimitId;
 
-/// Records of one account looked at for a hint; where there are more, the rate of the limit must do.
-const HINT_RECORDS_MAX: usize = 1 << 10;
-
 impl Core {
     /// What a limit owes that pays its debts first.
     pub fn owed(&mut self, account: &Account, now_ms: u64) -> u64 {
@@ -30,11 +27,11 @@ impl Core {
         let Some((debt, window_ms)) = debt.and_then(|debt| Some((debt, debt.window_ms()?))) else {
             return Some(0);
         };
-        let schedule = self.schedule_of(account, HINT_RECORDS_MAX, now_ms);
-        if !schedule.is_whole {
-            return crate::ledger::schedule::paid_in_ms(debt.owed, debt.capacity, window_ms);
+        let (owed, capacity) = (debt.owed, debt.capacity);
+        match self.schedule(account, now_ms).filter(|schedule| schedule.is_whole) {
+            Some(schedule) => Some(schedule.fits_at_ms(amount, capacity, now_ms)?.saturating_sub(now_ms)),
+            None => crate::ledger::schedule::paid_in_ms(owed, capacity, window_ms),
         }
-        Some(schedule.fits_at_ms(amount, debt.capacity, now_ms)?.saturating_sub(now_ms))
     }
 
     /// Nothing is owed any more.
