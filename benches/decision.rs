@@ -114,6 +114,7 @@ fn pure(c: &mut Criterion) {
                     lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
                     capacity: requirement.spec.capacity,
                     is_exact: true,
+                    overage: requirement.spec.overage,
                 };
                 Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
             });

@@ -9,6 +9,7 @@
 //! | `GET /rlconfig` | the limits in force, a line each |
 //! | `GET /v1/limits`, `GET /v1/limits/{key}` | limits with what is used |
 //! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
+//! | `DELETE /v1/limits/{key}/debt` | forgives what a limit owes |
 //! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
 //! | `GET /v1/config` | version, files, problems |
 //! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
@@ -94,6 +95,7 @@ pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/leases/{id}", get(lease::one).delete(lease::leave))
         .route("/v1/limits", get(limits::list).merge(written))
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
+        .route("/v1/limits/{key}/debt", delete(limits::forgive))
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))
         .route("/v1/config", get(config::get))
         .route("/v1/config/limits", get(config::limits))

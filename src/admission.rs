@@ -7,6 +7,7 @@ mod attempt;
 mod chain;
 mod decision;
 mod findings;
+mod late;
 mod quota;
 mod shadow;
 
@@ -19,13 +20,14 @@ use self::findings::{Findings, charged, never_fits};
 
 pub use self::attempt::Attempt;
 pub use self::decision::{Decision, Denial, DescriptorStatus};
+pub use self::late::LateCharge;
 use crate::clock;
 use crate::ledger::{
     Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
 };
-use crate::limit::{LeaseId, LimitId, RequirementSet};
+use crate::limit::{Charge, LeaseId, LimitId, Overage, RequirementSet};
 use crate::queue::share::{Share, Taken};
-use crate::registry::{Ask, Enforcement, Plan, PlanError};
+use crate::registry::{Ask, Enforcement, Plan, PlanError, Requirement, Wanted};
 use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, RetryHint};
 use crate::snapshot::{Domain, Snapshot};
@@ -116,6 +118,9 @@ impl Admission {
         if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
+        if plan.descriptors.iter().all(|wanted| *wanted == Wanted::Bare) {
+            domain.counters.unmatched();
+        }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
         self.admit(snapshot, &plan, name, now_ms).await
     }
@@ -134,16 +139,21 @@ impl Admission {
             findings.failed |= never;
             self.count_per_limit(plan, &findings);
             self.peek_the_rest(plan, &mut findings);
-            return Ok(Decision::denied(plan, &findings, Reason::NeverFits, None));
+            return Ok(Decision::denied(plan, name, findings, Reason::NeverFits, None));
         }
-        let decreasing = self.looks_at_decreasing(plan);
-        if !decreasing.is_empty() && !findings.leave_out(plan, decreasing) {
-            return Ok(self.refuse(snapshot, plan, findings, decreasing, Reason::LimitDecreasing, now_ms));
+        let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
+            findings.failed |= failed;
+            self.refuse(snapshot, plan, name, findings, reason, now_ms)
+        };
+        for (failed, reason) in self.looks(plan) {
+            if !failed.is_empty() && !findings.leave_out(plan, failed) {
+                return Ok(refuse(findings, failed, reason));
+            }
         }
         let taken = match self.share.take(enforced(plan), now_ms, |index| self.free(plan, index)) {
             Ok(taken) => taken,
             Err(kept) if findings.leave_out(plan, kept) => None,
-            Err(kept) => return Ok(self.refuse(snapshot, plan, findings, kept, Reason::OverLimit, now_ms)),
+            Err(kept) => return Ok(refuse(findings, kept, Reason::OverLimit)),
         };
         // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
         let reserved_at_unix_ms = clock::unix_ms();
@@ -153,10 +163,10 @@ impl Admission {
             Ok(Reserved::Refused(RefusalCode::NotAsked)) => {
                 let hint_ms = snapshot.retry.decreasing_ms;
                 let findings = Findings::all_failed(plan);
-                return Ok(Decision::denied(plan, &findings, Reason::BackendError, Some(hint_ms)));
+                return Ok(Decision::unavailable(plan, &findings, Reason::BackendError, Some(hint_ms)));
             }
             Ok(Reserved::Refused(code)) if is_used(code) => {
-                let denied = Decision::denied(plan, &findings, reason_of(code), None);
+                let denied = Decision::unavailable(plan, &findings, reason_of(code), None);
                 return Ok(Decision { refused: Some(code), ..denied });
             }
             Ok(Reserved::Refused(code)) => {
@@ -164,16 +174,14 @@ impl Admission {
                 self.count_per_limit(plan, &findings);
                 let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
                 self.peek_the_rest(plan, &mut findings);
-                if code == RefusalCode::ExceedsCredits {
-                    findings.believe_the_refusal(plan);
-                }
-                let denied = Decision::denied(plan, &findings, reason, Some(hint.ms));
+                findings.believe_the_refusal(plan, code);
+                let denied = Decision::denied(plan, name, findings, reason, Some(hint.ms));
                 return Ok(Decision { refused: Some(code), ..denied });
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
                 findings.failed = RequirementSet::first(plan.requirements.len());
-                return Ok(Decision::denied(plan, &findings, Reason::QueueFull, Some(hint.ms)));
+                return Ok(Decision::unavailable(plan, &findings, Reason::QueueFull, Some(hint.ms)));
             }
             Err(error) => return Err(error.into()),
         };
@@ -254,25 +262,39 @@ impl Admission {
         &self,
         snapshot: &Snapshot,
         plan: &Plan,
+        name: Name<'_>,
         mut findings: Findings,
-        failed: RequirementSet,
         reason: Reason,
         now_ms: u64,
     ) -> Decision {
-        findings.failed |= failed;
         self.count_per_limit(plan, &findings);
         let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
         self.peek_the_rest(plan, &mut findings);
-        Decision::denied(plan, &findings, reason, Some(hint.ms))
+        Decision::denied(plan, name, findings, reason, Some(hint.ms))
     }
 
-    /// The requirements that only look at a limit, where it holds more than its capacity. Who takes from one hears it from
-    /// the ledger.
-    fn looks_at_decreasing(&self, plan: &Plan) -> RequirementSet {
-        let looks = plan.requirements.iter().enumerate();
-        let looks = looks.filter(|(_, r)| r.amount == 0 && r.enforcement != Enforcement::Shadow);
-        let decreasing = looks.filter(|(_, r)| self.ledger.is_decreasing(&r.account, &r.spec));
-        decreasing.map(|(index, _)| index).collect()
+    /// The requirements that only look at a limit and must not find it open, and why. Who takes from one hears it from the
+    /// ledger.
+    fn looks(&self, plan: &Plan) -> [(RequirementSet, Reason); 3] {
+        let looks = |is_closed: &dyn Fn(&Requirement) -> bool| {
+            let looks = plan.requirements.iter().enumerate();
+            let looks = looks.filter(|(_, r)| r.amount == 0 && r.enforcement != Enforcement::Shadow);
+            looks.filter(|(_, r)| is_closed(r)).map(|(index, _)| index).collect()
+        };
+        let (ledger, always) = (&self.ledger, |r: &Requirement| r.spec.charge == Charge::Always);
+        [
+            // It holds more than its capacity.
+            (looks(&|r| ledger.is_decreasing(&r.account, &r.spec)), Reason::LimitDecreasing),
+            (looks(&|r| self.owes(r)), Reason::Debt),
+            // What others have used already counts for whoever comes next.
+            (looks(&|r| always(r) && ledger.is_used_up(&r.account, &r.spec)), Reason::OverLimit),
+        ]
+    }
+
+    /// Whether a limit pays what it owes before anybody gets anything.
+    fn owes(&self, requirement: &Requirement) -> bool {
+        let Requirement { account, spec, .. } = requirement;
+        spec.overage == Overage::Repay && self.ledger.owed(account, spec) > 0
     }
 
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
@@ -297,9 +319,18 @@ impl Admission {
             let since_ms = failed.next().and_then(|requirement| requirement.account.decreasing_since_ms());
             return RetryHint::decreasing(policy, now_ms.saturating_sub(since_ms.unwrap_or(now_ms)));
         }
-        let failed = failed.map(|requirement| (&requirement.account.hints, requirement.spec.kind));
-        let hint = retry::on_denied(failed, policy, now_ms, up_to);
-        hint.map_or(RetryHint { ms: policy.decreasing_ms }, |(_, hint)| hint)
+        type Part<'p> = SmallVec<[&'p Requirement; 4]>;
+        let (owing, full): (Part<'_>, Part<'_>) = failed.partition(|requirement| self.owes(requirement));
+        let denied = |failed: &[&Requirement]| {
+            let hints = failed.iter().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
+            retry::on_denied(hints, policy, now_ms, up_to).map(|(_, hint)| hint)
+        };
+        // A debt is counted like any denial, but when it is paid is known.
+        denied(&owing);
+        let paid =
+            owing.iter().filter_map(|r| self.ledger.repaid_in_ms(&r.account, &r.spec, r.amount.max(1)));
+        let paid = paid.max().map(|ms| RetryHint { ms: ms.saturating_add(up_to(policy.rolling.jitter_ms)) });
+        denied(&full).max(paid).unwrap_or(RetryHint { ms: policy.decreasing_ms })
     }
 
     /// What is free of the limit of a requirement, where that costs no round trip.
@@ -367,6 +398,7 @@ fn failed_requirements(members: &[usize], refusal: Refusal) -> RequirementSet {
 fn reason_of(code: RefusalCode) -> Reason {
     match code {
         RefusalCode::LimitDecreasing => Reason::LimitDecreasing,
+        RefusalCode::InDebt => Reason::Debt,
         // A name that was given back is like one that was refused: another one is needed.
         RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed | RefusalCode::Abandoned => {
             Reason::OverLimit

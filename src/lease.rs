@@ -49,6 +49,11 @@ impl Lease {
         self.reserved_at_unix_ms.saturating_add(lifetimes.max().unwrap_or(0))
     }
 
+    /// Whether a completion should say what was used of it.
+    pub(crate) fn needs_report(&self) -> bool {
+        self.held.iter().any(|held| held.costs_hits && !held.kind.is_concurrency())
+    }
+
     /// Whether nothing of it has ended by itself.
     pub(crate) fn all_held_at(&self, now_unix_ms: u64) -> bool {
         let age_ms = now_unix_ms.saturating_sub(self.reserved_at_unix_ms);

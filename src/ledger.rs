@@ -10,6 +10,11 @@
 //! * `Void`, `VoidTaken` and `VoidRereserved` give what one of those holds back before that.
 //! * `Debt` records what no longer fitted. It can't fail for lack of room.
 //!
+//! A limit whose overage is `repay` pays what it owes before anybody gets anything: as much as is free is reserved for a
+//! window at once and taken off the debt, and so is whatever comes back later. Until nothing is owed a `Reserve` fails with
+//! `InDebt`. So in any window no more is used than the capacity and what was overshot, and what was overshot is given up
+//! later.
+//!
 //! A transfer is named by its lease, its account and what it does, so a chain does one thing once to an account. Doing the
 //! same again changes nothing: a chain whose first transfer exists was done, and is a success. A reserve that was refused
 //! stays refused under that name.
@@ -25,6 +30,7 @@
 
 mod account;
 mod backend;
+pub mod debt_log;
 mod failover;
 pub mod memory;
 mod options;
@@ -87,6 +93,21 @@ pub trait Ledger: Send + Sync {
         account: &Arc<Account>,
         lifetime_seconds: NonZeroU32,
     ) -> impl Future<Output = Result<Schedule, LedgerError>> + Send;
+
+    /// Whether nothing is left of a limit, as far as is known without a round trip; the account will be looked at again
+    /// soon.
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool;
+
+    /// What a limit owes that repays its debts, as far as is known without a round trip; the account will be looked at
+    /// again soon.
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64;
+
+    /// In how long a limit that owes something will have paid it and will have room for `amount`, as far as is known
+    /// without a round trip; `None` if it never will.
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64>;
+
+    /// Forgives what a limit owes.
+    fn forgive(&self, want: Want) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
     /// Whether requests can be answered; the reason if not.
     fn ready(&self) -> Result<(), String>;
@@ -157,9 +178,8 @@ pub enum Action {
     VoidTaken,
     /// The same for its `Rereserve`.
     VoidRereserved,
-    Debt {
-        amount: u64,
-    },
+    /// What is owed; its lifetime is that of the reservations that pay for it.
+    Debt(Hold),
 }
 
 impl Action {
@@ -177,6 +197,8 @@ pub struct Hold {
     pub capacity: u64,
     /// The ledger that holds the balance must be asked: no layer may answer from what it has reserved before.
     pub is_exact: bool,
+    /// What the limit does about debts.
+    pub overage: Overage,
 }
 
 /// What became of a chain.
@@ -192,7 +214,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A verdict of a ledger that doesn't say what is free.
+    /// A verdict of a ledger that doesn't say what is free, on a chain without a `TakeUpTo`.
     pub fn bare(verdict: Verdict) -> Self {
         Self { verdict, available: SmallVec::new(), is_repeat: false, taken: SmallVec::new() }
     }
@@ -233,6 +255,8 @@ pub enum RefusalCode {
     PendingTransferExpired,
     PendingTransferAlreadyVoided,
     LimitDecreasing,
+    /// The limit owes something, and pays that first.
+    InDebt,
     /// An earlier sending of this name was given back because its caller had gone: ask under another name.
     Abandoned,
     /// The ledger did not answer, and the operator wants that to be a no. Nothing is known of any limit.
@@ -276,6 +300,8 @@ pub struct Want {
     pub account: Arc<Account>,
     pub capacity: u64,
     pub overage: Overage,
+    /// No reservation of it lives longer.
+    pub lifetime_seconds: NonZeroU32,
 }
 
 /// A change of capacity that takes time, told so that it can be remembered over a restart.

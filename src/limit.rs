@@ -60,11 +60,13 @@ impl Kind {
 /// What happens to the part of an actual cost that no longer fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overage {
-    /// It is not charged.
+    /// What is left of the limit is taken, and the rest is let go.
     #[default]
     Deny,
-    /// It is recorded on the limit's debt account.
+    /// It is recorded as a debt, which stops nobody.
     Debt,
+    /// It is recorded as a debt, which is paid before anybody gets more.
+    Repay,
 }
 
 impl Overage {
@@ -72,6 +74,26 @@ impl Overage {
         match self {
             Overage::Deny => "deny",
             Overage::Debt => "debt",
+            Overage::Repay => "repay",
+        }
+    }
+}
+
+/// Whom a limit charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Charge {
+    /// Those who are let in.
+    #[default]
+    Admitted,
+    /// Also those who are refused, as much as is left, if they have more than one hit: what they tell of was used already.
+    Always,
+}
+
+impl Charge {
+    pub fn name(self) -> &'static str {
+        match self {
+            Charge::Admitted => "admitted",
+            Charge::Always => "always",
         }
     }
 }
@@ -108,6 +130,7 @@ pub struct LimitSpec {
     pub overage: Overage,
     /// Every request is decided by the ledger itself, never from a slab.
     pub is_exact: bool,
+    pub charge: Charge,
     /// What is counted: `requests`, `tokens`. For people.
     pub unit: String,
     pub description: String,

@@ -32,7 +32,9 @@ pub struct NamedLimit {
 impl NamedLimit {
     /// What the ledger must have for it.
     pub fn want(&self) -> Want {
-        Want { account: Arc::clone(&self.account), capacity: self.spec.capacity, overage: self.spec.overage }
+        let LimitSpec { kind, capacity, overage, .. } = *self.spec;
+        let lifetime_seconds = kind.lifetime_seconds();
+        Want { account: Arc::clone(&self.account), capacity, overage, lifetime_seconds }
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod check;
 pub(crate) mod complete;
+pub(crate) mod forgive;
 pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use self::histogram::Histogram;
 pub use self::label::Reason;
-use self::label::{DecisionLabels, EventLabel, FromLabel, KindLabel, ResultLabel, RuleLabel};
+use self::label::{DecisionLabels, DomainLabel, EventLabel, FromLabel, KindLabel, ResultLabel, RuleLabel};
 pub(crate) use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent};
 pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
@@ -30,6 +30,8 @@ pub struct DomainCounters {
     allowed_unasked: Counter,
     /// In the order of [`Reason::ALL`], without the first, which is no denial.
     denied: [Counter; Reason::COUNT - 1],
+    unmatched: Counter,
+    unreported: Counter,
 }
 
 impl DomainCounters {
@@ -44,6 +46,16 @@ impl DomainCounters {
     pub(crate) fn denied(&self, reason: Reason) {
         let place = (reason as usize).checked_sub(1).expect("a denial must have a reason");
         self.denied[place].inc();
+    }
+
+    /// No limit applies to a request.
+    pub fn unmatched(&self) {
+        self.unmatched.inc();
+    }
+
+    /// A lease was completed without a word on what was used.
+    pub fn unreported(&self) {
+        self.unreported.inc();
     }
 }
 
@@ -68,6 +80,8 @@ pub struct SlabUnits {
 pub struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
+    unmatched: Family<DomainLabel, Counter>,
+    unreported: Family<DomainLabel, Counter>,
     pub(crate) decision_seconds: Histogram,
     pub(crate) retry_after_ms: Histogram,
     pub(crate) ledger_up: Gauge,
@@ -105,6 +119,8 @@ impl Default for Metrics {
         let mut metrics = Self {
             registry: Registry::default(),
             decisions: Family::default(),
+            unmatched: Family::default(),
+            unreported: Family::default(),
             // 1 µs to 0.5 s: a memory answer takes microseconds, a TigerBeetle one milliseconds.
             decision_seconds: Histogram::new(exponential_buckets(1e-6, 2.0, 20)),
             retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
@@ -144,6 +160,12 @@ impl Metrics {
     fn register(&mut self) {
         let r = &mut self.registry;
         r.register("sluice_decisions", "Answers to ShouldRateLimit", self.decisions.clone());
+        r.register("sluice_unmatched", "Requests that no limit applies to", self.unmatched.clone());
+        r.register(
+            "sluice_unreported_usage",
+            "Leases completed without a word on what was used: the estimate stands",
+            self.unreported.clone(),
+        );
         r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
         r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
@@ -244,7 +266,10 @@ impl Metrics {
             let labels = DecisionLabels { domain: domain.to_owned(), code, reason };
             self.decisions.get_or_create(&labels).clone()
         };
+        let label = DomainLabel { domain: domain.to_owned() };
         Arc::new(DomainCounters {
+            unmatched: self.unmatched.get_or_create(&label).clone(),
+            unreported: self.unreported.get_or_create(&label).clone(),
             allowed: counter("OK", Reason::Allowed),
             allowed_unasked: counter("OK", Reason::BackendError),
             denied: std::array::from_fn(|n| counter("OVER_LIMIT", Reason::ALL[n + 1])),

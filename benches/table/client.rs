@@ -43,6 +43,7 @@ impl Clients {
             account: Arc::clone(account),
             capacity: CAPACITY,
             overage: Overage::Deny,
+            lifetime_seconds: NonZeroU32::new(WINDOW_SECONDS).unwrap(),
         };
         let wants = clients.accounts.iter().flatten().map(want).collect();
         ledger.provision_within(wants, PATIENCE).await.unwrap();
@@ -123,6 +124,7 @@ impl Caller {
                     lifetime_seconds: NonZeroU32::new(WINDOW_SECONDS).unwrap(),
                     capacity: CAPACITY,
                     is_exact: true,
+                    overage: Overage::Deny,
                 };
                 let transfer = |account: &Arc<Account>| Transfer {
                     account: Arc::clone(account),

@@ -116,6 +116,18 @@ pub(crate) async fn delete(
     }
 }
 
+/// Forgives what a limit owes, if it owes anything.
+pub(crate) async fn forgive(
+    State(service): State<Arc<Service>>,
+    key: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, ApiError> {
+    let Path(key) = key?;
+    match service.forgive(&key).await.map_err(WireError::from)? {
+        Some(()) => Ok(StatusCode::NO_CONTENT),
+        None => Err(ApiError::unknown_limit(&key)),
+    }
+}
+
 /// A body that has to be JSON.
 pub(crate) fn json_body(body: Result<Bytes, BytesRejection>) -> Result<serde_json::Value, ApiError> {
     serde_json::from_slice(&body?)

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::Name;
 use super::chain::{lease_of, undo_of};
 use super::findings::Findings;
+use super::late::LateCharge;
 use crate::lease::Lease;
 use crate::ledger::{Chain, RefusalCode};
 use crate::limit::{Kind, LeaseId, LimitId, LimitKey, RequirementSet, Unit};
@@ -33,6 +34,8 @@ pub struct Decision {
     pub undo: Option<Box<Chain>>,
     /// What the ledger said, if it was the ledger that refused.
     pub refused: Option<RefusalCode>,
+    /// What it is charged although it is refused.
+    pub late: Option<Box<LateCharge>>,
 }
 
 #[derive(Debug, Clone)]
@@ -96,10 +99,32 @@ impl Decision {
             lease: None,
             undo: None,
             refused: None,
+            late: None,
         }
     }
 
-    pub(super) fn denied(plan: &Plan, findings: &Findings, reason: Reason, hint_ms: Option<u64>) -> Self {
+    /// What limits say no to. It may be charged all the same.
+    pub(super) fn denied(
+        plan: &Plan,
+        name: Name<'_>,
+        mut findings: Findings,
+        reason: Reason,
+        hint_ms: Option<u64>,
+    ) -> Self {
+        let late = LateCharge::of(plan, name);
+        if late.is_some() {
+            findings.expect_late_charges(plan);
+        }
+        Self { late, ..Self::unavailable(plan, &findings, reason, hint_ms) }
+    }
+
+    /// What can't be had, for whatever reason.
+    pub(super) fn unavailable(
+        plan: &Plan,
+        findings: &Findings,
+        reason: Reason,
+        hint_ms: Option<u64>,
+    ) -> Self {
         let failed = findings.failed.iter().map(|index| &plan.requirements[index]);
         // A quota that is over says no only where nothing stricter does; of equals the first.
         let first = failed.min_by_key(|requirement| std::cmp::Reverse(requirement.enforcement));
@@ -108,7 +133,7 @@ impl Decision {
         let limit = first.filter(|_| asked).map(|requirement| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
-        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None }
+        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None, late: None }
     }
 
     pub(super) fn allowed(
@@ -121,14 +146,14 @@ impl Decision {
         let lease = lease_of(plan, findings, id, reserved_at_unix_ms);
         let undo = lease.as_ref().map(|lease| Box::new(undo_of(plan, findings, name, &lease.id)));
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None }
+        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None, late: None }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
         let reason = Reason::BackendError;
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None }
+        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None, late: None }
     }
 }
 
@@ -154,7 +179,7 @@ fn status(plan: &Plan, findings: &Findings, wanted: Wanted, hint_ms: Option<u64>
         Enforcement::Quota | Enforcement::Enforced => all.intersection(findings.failed).lowest(),
     };
     let (index, is_over) = match failed {
-        None => (tightest(findings, all), false),
+        None => (nearest(plan, findings, all), false),
         Some(failed) => (failed, true),
     };
     let requirement = &plan.requirements[index];
@@ -167,9 +192,12 @@ fn status(plan: &Plan, findings: &Findings, wanted: Wanted, hint_ms: Option<u64>
     }
 }
 
-/// Of these requirements, the one with the least left.
-fn tightest(findings: &Findings, requirements: RequirementSet) -> usize {
-    requirements.iter().min_by_key(|&index| findings.available[index].unwrap_or(u64::MAX)).unwrap_or(0)
+/// Of these requirements, the one with the least left. A rolling limit comes first: people ask how much they may still do,
+/// and what is held now says nothing of that.
+fn nearest(plan: &Plan, findings: &Findings, requirements: RequirementSet) -> usize {
+    let is_concurrency = |index: usize| plan.requirements[index].spec.kind.is_concurrency();
+    let left = |index: usize| findings.available[index].unwrap_or(u64::MAX);
+    requirements.iter().min_by_key(|&index| (is_concurrency(index), left(index))).unwrap_or(0)
 }
 
 /// When everything spent now is back.

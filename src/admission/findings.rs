@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::ledger::RefusalCode;
 use crate::limit::RequirementSet;
 use crate::registry::{Enforcement, Plan, Requirement};
 
@@ -25,10 +26,15 @@ impl Findings {
         Self { failed: RequirementSet::first(plan.requirements.len()), ..Self::of(plan) }
     }
 
-    /// What is known of a balance may be a sample from before; a refusal proves that less is left than was asked for.
-    pub(super) fn believe_the_refusal(&mut self, plan: &Plan) {
+    /// What is known of a balance may be a sample from before; a refusal proves that less is left than was asked for, and a
+    /// limit that owes has nothing left.
+    pub(super) fn believe_the_refusal(&mut self, plan: &Plan, code: RefusalCode) {
         for index in self.failed.iter() {
-            let most = plan.requirements[index].amount.saturating_sub(1);
+            let most = match code {
+                RefusalCode::ExceedsCredits => plan.requirements[index].amount.saturating_sub(1),
+                RefusalCode::InDebt => 0,
+                _ => return,
+            };
             self.available[index] = Some(self.available[index].map_or(most, |left| left.min(most)));
         }
     }

@@ -11,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::{TryArgs, complain};
 use crate::api::pb;
 use crate::config::settings::value::Listen;
+use crate::limit::COMPLETION_ENTRY;
 
 /// Nobody waits longer for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,6 +24,9 @@ pub(super) fn run(args: &TryArgs) -> ExitCode {
     match runtime.and_then(|runtime| runtime.block_on(ask(args))) {
         Ok(response) => {
             print(&response);
+            if is_unmatched(args, &response) {
+                println!("no limit matches");
+            }
             if response.overall_code() == pb::Code::OverLimit {
                 ExitCode::from(DENIED)
             } else {
@@ -31,6 +35,15 @@ pub(super) fn run(args: &TryArgs) -> ExitCode {
         }
         Err(error) => complain(&error),
     }
+}
+
+/// Whether no limit applies: the status says neither a limit nor that there is none. A completion asks for none.
+fn is_unmatched(args: &TryArgs, response: &pb::RateLimitResponse) -> bool {
+    let is_bare = |status: &pb::DescriptorStatus| {
+        status.code() == pb::Code::Ok && status.current_limit.is_none() && status.limit_remaining == 0
+    };
+    let is_completion = args.entries.iter().any(|(key, _)| key == COMPLETION_ENTRY);
+    !is_completion && response.statuses.iter().all(is_bare)
 }
 
 async fn ask(args: &TryArgs) -> anyhow::Result<pb::RateLimitResponse> {

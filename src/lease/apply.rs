@@ -44,7 +44,7 @@ impl Settler<'_> {
         let Some(chain) = adjustment.chain(&lease.id, &account, capacity) else { return Ok(()) };
         let Verdict::Refused(refusal) = self.patiently(chain, ends_at_unix_ms).await? else { return Ok(()) };
         tracing::debug!(lease = %lease.id, limit = %held.key, ?adjustment, ?refusal, "the ledger refused");
-        match adjustment.after_refusal(refusal, held.overage, &lease.id, &account, capacity) {
+        match adjustment.after_refusal(refusal, held, &lease.id, &account, capacity) {
             Some(next) => self.patiently(next, ends_at_unix_ms).await.map(|_| ()),
             None => Ok(()),
         }
@@ -69,7 +69,7 @@ impl Settler<'_> {
 /// What is taken for the rest of a window is taken for less when it is sent later.
 fn shortened(mut chain: Chain, by_seconds: u64) -> Chain {
     for transfer in &mut chain.transfers {
-        if let Action::Rereserve(hold) = &mut transfer.action {
+        if let Action::Rereserve(hold) | Action::TakeUpTo(hold) = &mut transfer.action {
             let left = u64::from(hold.lifetime_seconds.get()).saturating_sub(by_seconds);
             let left = u32::try_from(left).ok().and_then(NonZeroU32::new);
             hold.lifetime_seconds = left.unwrap_or(NonZeroU32::MIN);

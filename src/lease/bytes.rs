@@ -18,7 +18,8 @@ const CONCURRENCY: u8 = 1;
 const DEBT: u8 = 2;
 const COSTS_HITS: u8 = 4;
 const NAMED: u8 = 8;
-const FLAGS: u8 = CONCURRENCY | DEBT | COSTS_HITS | NAMED;
+const REPAY: u8 = 16;
+const FLAGS: u8 = CONCURRENCY | DEBT | COSTS_HITS | NAMED | REPAY;
 
 /// Appends a lease.
 pub(crate) fn write(out: &mut Vec<u8>, lease: &Lease) {
@@ -47,6 +48,7 @@ fn write_held(out: &mut Vec<u8>, held: &Held, before: &str) {
     out.push(
         flag(held.kind.is_concurrency(), CONCURRENCY)
             | flag(held.overage == Overage::Debt, DEBT)
+            | flag(held.overage == Overage::Repay, REPAY)
             | flag(held.costs_hits, COSTS_HITS)
             | flag(held.is_named, NAMED),
     );
@@ -104,6 +106,12 @@ fn read_held(bytes: &mut &[u8], before: &str) -> Option<Held> {
     if flags & !FLAGS != 0 {
         return None;
     }
+    let overage = match flags & (DEBT | REPAY) {
+        0 => Overage::Deny,
+        DEBT => Overage::Debt,
+        REPAY => Overage::Repay,
+        _ => return None,
+    };
     let seconds = u32::try_from(read_number(bytes)?).ok().and_then(NonZeroU32::new)?;
     let kind = if flags & CONCURRENCY != 0 {
         Kind::Concurrency { timeout_seconds: seconds }
@@ -114,7 +122,7 @@ fn read_held(bytes: &mut &[u8], before: &str) -> Option<Held> {
         key,
         amount: read_number(bytes)?,
         kind,
-        overage: if flags & DEBT != 0 { Overage::Debt } else { Overage::Deny },
+        overage,
         costs_hits: flags & COSTS_HITS != 0,
         is_named: flags & NAMED != 0,
     })
@@ -164,7 +172,8 @@ pub mod tests {
             key in "(d:)?[a-zé%:=]{0,12}",
             amount in any::<u64>(),
             seconds in 1..=u32::MAX,
-            flags in any::<[bool; 4]>(),
+            flags in any::<[bool; 3]>(),
+            overage in prop::sample::select(&[Overage::Deny, Overage::Debt, Overage::Repay]),
         ) -> Held {
             let seconds = NonZeroU32::new(seconds).unwrap();
             let kind = if flags[0] {
@@ -172,8 +181,7 @@ pub mod tests {
             } else {
                 Kind::Rolling { window_seconds: seconds }
             };
-            let overage = if flags[1] { Overage::Debt } else { Overage::Deny };
-            Held { overage, costs_hits: flags[2], is_named: flags[3], ..held(&key, amount, kind) }
+            Held { overage, costs_hits: flags[1], is_named: flags[2], ..held(&key, amount, kind) }
         }
     }
 

@@ -191,10 +191,19 @@ impl Leases {
 
     /// What became of a completion.
     pub(crate) fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
-        let Some(error) = error else { return self.completed(lease) };
+        match error {
+            None => self.completed(lease),
+            Some(error) => {
+                self.lost(&format!("the lease {} was not settled and will expire", lease.id), error)
+            }
+        }
+    }
+
+    /// Something that should have reached the ledger did not.
+    pub(crate) fn lost(&self, what: &str, error: &LedgerError) {
         let count = self.unsettled.fetch_add(1, Ordering::Relaxed) + 1;
         if worth_a_line(count) {
-            tracing::warn!(count, lease = %lease.id, %error, "a lease was not settled and will expire");
+            tracing::warn!(count, %error, "{what}");
         }
     }
 

@@ -8,7 +8,10 @@
 //! | rolling | nothing said, or what was reserved | none: a void costs a transfer for ever |
 //! | rolling | nothing | void |
 //! | rolling | less | void, re-reserve what was used for the rest of the window |
-//! | rolling | more | re-reserve the difference for the rest of the window; what doesn't fit becomes a debt, or is let go |
+//! | rolling | more | re-reserve the difference for the rest of the window |
+//!
+//! If that doesn't fit, the limit's overage decides: what is left is taken for the rest of the window and the rest is let
+//! go (`deny`), or the whole difference becomes a debt, which a limit pays before anything else (`repay`) or never (`debt`).
 //!
 //! What expired by our clock is left alone. Knows no tokens, no lease table, no clock.
 
@@ -131,7 +134,7 @@ impl Adjustment {
     pub(crate) fn after_refusal(
         self,
         refusal: Refusal,
-        overage: Overage,
+        held: &Held,
         lease: &LeaseId,
         account: &Arc<Account>,
         capacity: Option<u64>,
@@ -144,18 +147,33 @@ impl Adjustment {
             ) => take_again(to, remaining_seconds, capacity?),
             // The second code is how the first one reads when a completion is sent again.
             (
-                Adjustment::Raise { by, .. },
+                Adjustment::Raise { by, remaining_seconds },
                 Refusal { code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed, .. },
-            ) if overage == Overage::Debt => Action::Debt { amount: by },
-            // Settled before, expired, never there, or more than fits.
+            ) => {
+                let hold = |lifetime_seconds, capacity| Hold {
+                    amount: by,
+                    lifetime_seconds,
+                    capacity,
+                    overage: held.overage,
+                    is_exact: true,
+                };
+                match held.overage {
+                    Overage::Deny => Action::TakeUpTo(hold(remaining_seconds, capacity?)),
+                    Overage::Debt | Overage::Repay => {
+                        Action::Debt(hold(held.kind.lifetime_seconds(), capacity?))
+                    }
+                }
+            }
+            // Settled before, expired, or never there.
             _ => return None,
         };
         Some(chain_of(lease, account, &[action]))
     }
 }
 
+/// Whatever the limit owes: this was used already.
 fn take_again(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64) -> Action {
-    Action::Rereserve(Hold { amount, lifetime_seconds, capacity, is_exact: true })
+    Action::Rereserve(Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true })
 }
 
 fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chain {

@@ -68,6 +68,22 @@ impl Ledger for Backend {
         each!(self, ledger => ledger.schedule(account, lifetime_seconds).await)
     }
 
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
+        each!(self, ledger => ledger.is_used_up(account, spec))
+    }
+
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
+        each!(self, ledger => ledger.owed(account, spec))
+    }
+
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
+        each!(self, ledger => ledger.repaid_in_ms(account, spec, amount))
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        each!(self, ledger => ledger.forgive(want).await)
+    }
+
     fn ready(&self) -> Result<(), String> {
         each!(self, ledger => ledger.ready())
     }

@@ -78,10 +78,12 @@ impl<L: Ledger> Failover<L> {
             part.keep = Keep::ForCompletion;
         }
         for transfer in &mut part.transfers {
-            if let Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) =
-                &mut transfer.action
-            {
-                hold.capacity = shared(hold.capacity, self.local_share);
+            match &mut transfer.action {
+                Action::Reserve(hold)
+                | Action::Rereserve(hold)
+                | Action::TakeUpTo(hold)
+                | Action::Debt(hold) => hold.capacity = shared(hold.capacity, self.local_share),
+                Action::Void | Action::VoidTaken | Action::VoidRereserved => {}
             }
         }
         part
@@ -137,6 +139,22 @@ impl<L: Ledger> Ledger for Failover<L> {
         lifetime_seconds: NonZeroU32,
     ) -> Result<Schedule, LedgerError> {
         self.ledger.schedule(account, lifetime_seconds).await
+    }
+
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
+        self.ledger.is_used_up(account, spec)
+    }
+
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
+        self.ledger.owed(account, spec)
+    }
+
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
+        self.ledger.repaid_in_ms(account, spec, amount)
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        self.ledger.forgive(want).await
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -4,9 +4,9 @@
 //! is in [`store`]; here are the lock and the clock.
 
 mod core;
+mod debts;
 mod record;
 mod store;
-mod trial;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 pub use self::core::Core;
 use super::account::Decrease;
+use super::debt_log::DebtLog;
 use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
 use crate::clock;
 use crate::limit::{LeaseId, LimitSpec};
@@ -35,11 +36,22 @@ const EXPIRED_PER_CALL: usize = 256;
 #[derive(Debug, Default)]
 pub struct Memory {
     core: Mutex<Core>,
+    log: DebtLog,
 }
 
 impl Memory {
     pub fn apply_at(&self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
-        self.core.lock().apply(chain, now_ms)
+        self.on_core(now_ms, |core| core.apply(chain, now_ms))
+    }
+
+    /// Does something with the core, and says which limits got into debt or out of it by that.
+    fn on_core<T>(&self, now_ms: u64, act: impl FnOnce(&mut Core) -> T) -> T {
+        let (answer, changes) = {
+            let mut core = self.core.lock();
+            (act(&mut core), core.take_debt_changes())
+        };
+        changes.iter().for_each(|change| self.log.write(change, now_ms));
+        answer
     }
 
     /// Reservations and names held now.
@@ -53,7 +65,8 @@ impl Memory {
     }
 
     fn balance(&self, account: &Account, capacity: u64) -> Balance {
-        self.core.lock().balance(account, capacity, clock::monotonic_ms())
+        let now_ms = clock::monotonic_ms();
+        self.on_core(now_ms, |core| core.balance(account, capacity, now_ms))
     }
 }
 
@@ -70,7 +83,8 @@ impl Ledger for Memory {
     }
 
     fn give_back(&self, chain: Chain) {
-        self.core.lock().give_back(&chain);
+        let now_ms = clock::monotonic_ms();
+        self.on_core(now_ms, |core| core.give_back(&chain, now_ms));
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
@@ -103,7 +117,8 @@ impl Ledger for Memory {
 
     async fn schedule(&self, account: &Arc<Account>, _: NonZeroU32) -> Result<Schedule, LedgerError> {
         loop {
-            let schedule = self.core.lock().schedule(account, clock::monotonic_ms());
+            let now_ms = clock::monotonic_ms();
+            let schedule = self.on_core(now_ms, |core| core.schedule(account, now_ms));
             if let Some(mut schedule) = schedule {
                 schedule.releases.sort_unstable();
                 return Ok(schedule);
@@ -111,6 +126,25 @@ impl Ledger for Memory {
             // Each part has the lock for itself only.
             tokio::task::yield_now().await;
         }
+    }
+
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
+        self.balance(account, spec.capacity).available() == 0
+    }
+
+    fn owed(&self, account: &Arc<Account>, _: &LimitSpec) -> u64 {
+        let now_ms = clock::monotonic_ms();
+        self.on_core(now_ms, |core| core.owed(account, now_ms))
+    }
+
+    fn repaid_in_ms(&self, account: &Account, _: &LimitSpec, amount: u64) -> Option<u64> {
+        let now_ms = clock::monotonic_ms();
+        self.on_core(now_ms, |core| core.repaid_in_ms(account, amount, now_ms))
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        self.on_core(clock::monotonic_ms(), |core| core.forgive(&want.account));
+        Ok(())
     }
 
     fn ready(&self) -> Result<(), String> {
@@ -127,7 +161,9 @@ impl Ledger for Memory {
     /// A part per lock, so that callers get in between.
     fn sweep(&self) -> usize {
         let now_ms = clock::monotonic_ms();
-        while self.core.lock().expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {}
+        let part = |core: &mut Core| core.expire(now_ms, EXPIRED_PER_CALL);
+        while self.on_core(now_ms, part) == EXPIRED_PER_CALL {}
+        self.core.lock().forget_timelines(now_ms);
         self.records()
     }
 

@@ -11,7 +11,11 @@ mod sum;
 mod provision;
 mod capacity;
 mod reader;
+mod releases;
+mod payer;
+mod debtors;
 mod known;
+mod owing;
 mod shared;
 mod restart;
 mod link;
@@ -37,6 +41,7 @@ pub use self::shared::Task;
 use self::work::{Waiting, Work, WorkKind, can_be_given_back};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
+use super::schedule::paid_in_ms;
 use super::{Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Verdict, Want};
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
@@ -87,22 +92,38 @@ impl TigerBeetle {
             drop_output(until.clone().run_until_cancelled_owned(reading))
         };
         tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Reader, reading));
+        // A payment is one request, and whoever comes next goes on.
+        let (all, until) = (Arc::clone(&shared), closing.clone());
+        let paying =
+            move || drop_output(until.clone().run_until_cancelled_owned(payer::run(Arc::clone(&all))));
+        tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Payer, paying));
         Ok(Self { queue, abandoned, provisioner, reader, shared, closing, tasks })
     }
 
     /// Applies a chain within `limit`. A caller that drops this future gets its reservation given back.
     pub async fn apply_within(&self, chain: &Chain, limit: Duration) -> Result<Outcome, LedgerError> {
+        self.send(chain, limit, false).await
+    }
+
+    async fn send(
+        &self,
+        chain: &Chain,
+        limit: Duration,
+        is_completion: bool,
+    ) -> Result<Outcome, LedgerError> {
         // That balances can't be read stops nobody.
         if !self.shared.writer.is_up() {
             return Err(LedgerError::Unavailable(self.shared.writer.why_down()));
         }
         let (reply, answer) = oneshot::channel();
-        let work = Work { chain: chain.clone(), kind: WorkKind::Apply, sum: None, reply: Some(reply) };
+        let (chain_sent, kind) = (chain.clone(), WorkKind::Apply);
+        let work = Work { chain: chain_sent, kind, sum: None, reply: Some(reply), is_completion };
         self.queue.try_send(work).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.queue_full(),
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),
         })?;
-        let mut waiting = Waiting { answer, chain: Some(chain), abandoned: &self.abandoned };
+        let to_give_back = (!is_completion).then_some(chain);
+        let mut waiting = Waiting { answer, chain: to_give_back, abandoned: &self.abandoned };
         let answered = tokio::time::timeout(limit, &mut waiting.answer).await;
         match answered {
             Ok(answer) => {
@@ -189,7 +210,7 @@ impl Ledger for TigerBeetle {
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        self.apply_within(chain, self.timeout().max(COMPLETION_TIMEOUT)).await
+        self.send(chain, self.timeout().max(COMPLETION_TIMEOUT), true).await
     }
 
     fn give_back(&self, chain: Chain) {
@@ -234,6 +255,40 @@ impl Ledger for TigerBeetle {
         self.read(reader::Read::Schedule { account, lifetime_seconds, reply }, answer).await
     }
 
+    fn is_used_up(&self, account: &Arc<Account>, _: &LimitSpec) -> bool {
+        self.shared.touch(account);
+        account.known.is_used_up(clock::monotonic_ms())
+    }
+
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
+        if spec.overage != Overage::Repay {
+            return 0;
+        }
+        let owing = account.known.owing();
+        owing.meet(Some(spec.kind.lifetime_seconds()));
+        self.shared.touch(account);
+        owing.owed().unwrap_or(0)
+    }
+
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
+        let now_ms = clock::monotonic_ms();
+        let fits_at_ms = self.shared.debtors.fits_at_ms(account, amount, spec.capacity, now_ms);
+        let window_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
+        let owed = account.known.owing().owed().unwrap_or(0);
+        let paid_in_ms = || paid_in_ms(owed, spec.capacity, window_ms);
+        fits_at_ms.map(|at_ms| at_ms.saturating_sub(now_ms)).or_else(paid_in_ms)
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        if !self.shared.writer.is_up() {
+            return Err(LedgerError::Unavailable(self.shared.writer.why_down()));
+        }
+        let forgiving = payer::forgive(&self.shared, &want.account);
+        let late = u64::try_from(COMPLETION_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+        let done = tokio::time::timeout(COMPLETION_TIMEOUT, forgiving).await;
+        done.unwrap_or(Err(LedgerError::TimedOut(late)))
+    }
+
     fn ready(&self) -> Result<(), String> {
         if self.shared.is_up() { Ok(()) } else { Err(format!("ledger: {}", self.shared.why_down())) }
     }
@@ -259,7 +314,11 @@ impl Ledger for TigerBeetle {
 /// The account is known to be as it should.
 fn is_provisioned(want: &Want) -> bool {
     let known = &want.account.known;
-    let has_debt_account = want.overage != Overage::Debt || known.has_debt_account();
+    let has_debt_account = match want.overage {
+        Overage::Deny => true,
+        Overage::Debt => known.has_debt_account(),
+        Overage::Repay => known.has_debt_account() && known.owing().owed().is_some(),
+    };
     // One that is being lowered to something else must hear of it.
     let is_settled = want.account.decrease.since_ms().is_none();
     known.funded() == Some(want.capacity) && is_settled && has_debt_account

@@ -61,6 +61,22 @@ impl Ledger for TigerBeetle {
         match *self {}
     }
 
+    fn is_used_up(&self, _: &Arc<Account>, _: &LimitSpec) -> bool {
+        match *self {}
+    }
+
+    fn owed(&self, _: &Arc<Account>, _: &LimitSpec) -> u64 {
+        match *self {}
+    }
+
+    fn repaid_in_ms(&self, _: &Account, _: &LimitSpec, _: u64) -> Option<u64> {
+        match *self {}
+    }
+
+    async fn forgive(&self, _: Want) -> Result<(), LedgerError> {
+        match *self {}
+    }
+
     fn ready(&self) -> Result<(), String> {
         match *self {}
     }

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use super::{Kind, LimitKey, LimitSpec};
+use super::{Charge, Kind, LimitKey, LimitSpec};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Definition<'a> {
@@ -20,6 +20,9 @@ pub struct Definition<'a> {
     pub overage: &'static str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
+    /// Only where it isn't the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge: Option<&'static str>,
 }
 
 impl<'a> Definition<'a> {
@@ -39,6 +42,7 @@ impl<'a> Definition<'a> {
             description: &spec.description,
             overage: spec.overage.name(),
             exact: spec.is_exact,
+            charge: (spec.charge != Charge::Admitted).then(|| spec.charge.name()),
         }
     }
 }

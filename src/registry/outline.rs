@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Level, NamedLimit, Node, Registry, Rule, Target};
 use crate::limit::key::{encode, write_name};
-use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage};
+use crate::limit::{Charge, Cost, Kind, LimitSpec, Origin, Overage};
 
 /// Every limit, by what it is called.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -154,6 +154,7 @@ impl Line {
             }
         }
         self.term("overage", spec.overage != Overage::Deny, || spec.overage.name().to_owned());
+        self.term("charge", spec.charge != Charge::Admitted, || spec.charge.name().to_owned());
         self.term("unit", !spec.unit.is_empty(), || spec.unit.clone());
         self.term("description", !spec.description.is_empty(), || spec.description.clone());
     }

@@ -11,7 +11,7 @@ use super::{Level, Registry};
 use crate::ledger::{Account, Accounts};
 use crate::limit::key::{Entry, write_name, write_override};
 use crate::limit::{
-    Cost, Kind, LimitKey, LimitSpec, Origin, Overage, REQUIREMENTS_MAX, RequirementSet, Unit,
+    Charge, Cost, Kind, LimitKey, LimitSpec, Origin, Overage, REQUIREMENTS_MAX, RequirementSet, Unit,
 };
 
 /// One descriptor of a request, as the domain sees it.
@@ -45,6 +45,8 @@ pub struct Requirement {
     pub spec: Arc<LimitSpec>,
     pub name: Arc<str>,
     pub amount: u64,
+    /// What it takes, as far as there is, even if the request is refused: it was used already.
+    pub late: u64,
     pub enforcement: Enforcement,
     pub reconcile: bool,
     pub cost: Cost,
@@ -169,6 +171,7 @@ impl Plan {
             capacity: u64::from(limit.requests_per_unit),
             overage: Overage::Deny,
             is_exact: false,
+            charge: Charge::Admitted,
             unit: "requests".to_owned(),
             description: String::new(),
             origin: Origin::Override,
@@ -178,6 +181,7 @@ impl Plan {
             spec: Arc::new(spec),
             name: Arc::from(""),
             amount: ask.hits,
+            late: 0,
             enforcement: Enforcement::Enforced,
             reconcile: false,
             cost: Cost::Hits,
@@ -194,13 +198,16 @@ impl Plan {
             // A shadow never denies, so it adds nothing to what another descriptor asks of the same limit in earnest.
             match (there.enforcement, new.enforcement) {
                 (Enforcement::Enforced | Enforcement::Quota, Enforcement::Shadow) => return Ok(index),
-                (Enforcement::Shadow, Enforcement::Enforced | Enforcement::Quota) => there.amount = 0,
+                (Enforcement::Shadow, Enforcement::Enforced | Enforcement::Quota) => {
+                    (there.amount, there.late) = (0, 0);
+                }
                 _ => {}
             }
             there.amount = there
                 .amount
                 .checked_add(new.amount)
                 .ok_or_else(|| PlanError::AmountOverflow(new.account.key.clone()))?;
+            there.late += new.late;
             there.enforcement = there.enforcement.max(new.enforcement);
             return Ok(index);
         }
@@ -219,12 +226,16 @@ fn requirement(
     enforcement: Enforcement,
     metric_per_value: bool,
 ) -> Requirement {
+    // A look charges nothing, whatever the rule costs.
+    let amount = if hits == 0 { 0 } else { rule.cost.amount(hits) };
+    // Who comes with more than one hit may tell of what was used already.
+    let is_late = hits > 1 && rule.spec.charge == Charge::Always && enforcement != Enforcement::Shadow;
     Requirement {
         account,
         spec: Arc::clone(&rule.spec),
         name: Arc::clone(&rule.name),
-        // A look charges nothing, whatever the rule costs.
-        amount: if hits == 0 { 0 } else { rule.cost.amount(hits) },
+        amount,
+        late: if is_late { amount } else { 0 },
         enforcement,
         reconcile: rule.reconcile,
         cost: rule.cost,

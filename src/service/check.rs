@@ -56,7 +56,8 @@ impl Service {
         let _call = self.call();
         if !check.completions.is_empty() {
             // First, so that what they give back is there for the rest.
-            self.complete_reports(check.completions.iter().map(|completion| completion.report)).await;
+            let reports = check.completions.iter().map(|completion| completion.report);
+            self.complete_reports(check.domain, reports).await;
         }
         let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None };
         if !check.asks.is_empty() {
@@ -64,7 +65,10 @@ impl Service {
             let is_retry = take_retry_marks(&mut check.asks, &snapshot.retry.budget.descriptor_key);
             let request =
                 Request { domain: check.domain, asks: check.asks, is_retry, request_id: check.request_id };
-            let decision = self.admission.decide(&snapshot, &request).await?;
+            let mut decision = self.admission.decide(&snapshot, &request).await?;
+            if let Some(late) = decision.late.take() {
+                self.charge_late(late).await;
+            }
             checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
                 let issued = self.leases.issue(&lease, "");
                 // A request that is sent again when its lease was completed is told of that lease, and holds nothing.

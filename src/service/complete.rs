@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::Service;
+use crate::admission::LateCharge;
 use crate::clock;
 use crate::lease::apply::Settler;
 use crate::lease::leases::Found;
@@ -67,6 +68,9 @@ impl Service {
             Named::Token(text) => self.leases.find_token(text)?,
         };
         let Found::Open(lease) = found else { return Ok(()) };
+        if completion.actuals.is_empty() && lease.needs_report() {
+            self.lease_api.unreported();
+        }
         let mut used = vec![None; lease.held.len()];
         for (index, Actual { key, amount }) in completion.actuals.iter().enumerate() {
             let held = lease.held.iter().position(|held| held.key.as_str() == *key);
@@ -87,7 +91,11 @@ impl Service {
 
     /// Completes what the completion descriptors of one call name, each lease once. Envoy ignores the answer, so there
     /// is none.
-    pub(super) async fn complete_reports<'a>(self: &Arc<Self>, reports: impl Iterator<Item = Report<'a>>) {
+    pub(super) async fn complete_reports<'a>(
+        self: &Arc<Self>,
+        domain: &str,
+        reports: impl Iterator<Item = Report<'a>>,
+    ) {
         let mut named: Vec<(Lease, Vec<Report<'_>>)> = Vec::new();
         for report in reports {
             if let Some((_, same)) = named.iter_mut().find(|(_, same)| same[0].lease == report.lease) {
@@ -99,6 +107,11 @@ impl Service {
                 }
             }
         }
+        let unreported = named
+            .iter()
+            .filter(|(lease, same)| lease.needs_report() && same.iter().all(|report| report.used.is_none()));
+        let snapshot = self.live.load();
+        unreported.for_each(|_| snapshot.domain(domain).counters.unreported());
         // All are on their way before the first is waited for: the call may be reset at any moment.
         let settling = named.into_iter().map(|(lease, same)| {
             let used = used_by_reports(&lease, &same);
@@ -131,6 +144,15 @@ impl Service {
                 settled
             })
             .await
+    }
+
+    /// Charges a refused request for what was used already, even if its caller has gone.
+    pub(super) async fn charge_late(self: &Arc<Self>, late: Box<LateCharge>) {
+        let service = Arc::clone(self);
+        let charging = async move { service.admission.charge_late(&late).await };
+        if let Err(error) = self.leases.run(charging).await {
+            self.leases.lost("what a refused request had used was not charged", &error);
+        }
     }
 
     /// Gives all of a lease back, as if it had never been: nobody was told of it, so nobody else will.

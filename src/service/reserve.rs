@@ -149,6 +149,7 @@ impl Service {
                 spec: Arc::clone(&limit.spec),
                 name: Arc::from(key),
                 amount,
+                late: 0,
                 enforcement: Enforcement::Enforced,
                 // Every lease of this API can be completed, with actuals for any of its rolling limits.
                 reconcile: true,

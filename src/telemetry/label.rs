@@ -29,6 +29,8 @@ words! {
         /// It was allowed.
         Allowed = "",
         OverLimit = "over_limit",
+        /// The limit owes something, and pays that first.
+        Debt = "debt",
         LimitDecreasing = "limit_decreasing",
         RetryBudget = "retry_budget",
         QueueFull = "queue_full",
@@ -86,6 +88,11 @@ pub(super) struct DecisionLabels {
     pub(super) domain: String,
     pub(super) code: &'static str,
     pub(super) reason: Reason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DomainLabel {
+    pub(super) domain: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{Account, Accounts, Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{LeaseId, LimitKey};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 
 const COUNT: u64 = 1_000_000;
 
@@ -80,6 +80,7 @@ fn reservations(accounts: u64) -> u64 {
             lifetime_seconds: NonZeroU32::new(300).unwrap(),
             capacity: COUNT,
             is_exact: true,
+            overage: Overage::Deny,
         };
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();
         let lease = LeaseId::fresh(n, fastrand::u128(..));

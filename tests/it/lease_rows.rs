@@ -17,8 +17,21 @@ pub const ROWS: &[&str] = &[
     "A: ask x10 = lease | done A x4 limit=tokens = ok | used tokens 4 | used bytes 10 | used held 0",
     "A: ask x10 = lease | done A x4 limit=nothing = ok | used tokens 10 | used held 0",
     // more than fits is a debt, or is let go
-    "A: ask x90 = lease | done A x101 = ok | used tokens 90 | owes tokens 11 | used bytes 90 | owes bytes 0",
+    "A: ask x90 = lease | done A x101 = ok | used tokens 90 | owes tokens 11 | used bytes 100 | owes bytes 0",
     "A: ask x90 = lease | done A x100 = ok | used tokens 100 | owes tokens 0",
+    // repay: what doesn't fit is owed and paid first, from what is free and from whatever comes back
+    "A: ask-owing x10 = lease | done A x150 = ok | ask-owing x1 = debt tokens | paid | used tokens 100 | owes tokens 50",
+    "A: ask-owing x10 = lease | B: ask-owing x40 = lease | done A x80 = ok | paid | used tokens 100 | owes tokens 20 | done B x5 = ok | paid | owes tokens 0 | used tokens 85 | ask-owing x15 = lease",
+    "A: ask-owing x90 = lease | done A x100 = ok | owes tokens 0 | used tokens 100 | ask-owing x1 = over tokens",
+    "A: ask-owing x90 = lease | done A x120 = ok | done A x120 = ok | done A x130 = ok | paid | owes tokens 20 | used tokens 100",
+    "A: ask-owing x10 = lease | done A x150 = ok | reserve tokens 1 = debt tokens | ask-owing x0 = debt tokens",
+    "A: ask-owing x10 = lease | done A x150 = ok | paid | forgive tokens | owes tokens 0 | used tokens 100 | ask-owing x1 = over tokens | forgive tokens",
+    "A: ask x90 = lease | done A x120 = ok | owes tokens 30 | forgive tokens | owes tokens 0 | used tokens 90",
+    // charges that come afterwards take what is left; the rest is dropped, or owed
+    "ask-late x40 = ok | used tokens 40 | used calls 1 | ask-late x40 = over owed | used tokens 80 | used owed 50 | owes owed 30 | used repaid 50 | owes repaid 30 | used calls 1",
+    "ask-late x200 = never tokens | used tokens 100 | owes tokens 0 | used owed 50 | owes owed 150 | owes repaid 150 | used calls 0",
+    "ask-late x40 = ok | ask-late x11 = over owed | owes owed 1 | forgive repaid | ask-late x1 = over owed | used tokens 51",
+    "ask-late-as r x40 = ok | ask-late-as s x40 = over owed | forgive repaid | ask-late-as s x40 = over tokens | used tokens 80 | owes owed 30 | ask-late-as r x40 = ok | used tokens 80",
     // a refund is of what was reserved
     "A: ask x10 = lease | done A -x3 = ok | used tokens 7 | used bytes 7 | used held 0",
     "A: ask x10 = lease | done A -x30 = ok | used tokens 0 | used held 0",

@@ -6,11 +6,12 @@
 //! * `done A x4 limit=tokens + B`: completions as Envoy sends them; `-x3` gives 3 back; `done id:A` by the plain id
 //! * `A: reserve tokens 10 held 1`: the lease API; `reserve-as N tokens 10` is called N
 //! * `complete A tokens 4`: the lease API, by token; `complete id:A` by the plain id
-//! * `= ok`, `= lease` (ok, with a lease for Envoy), `= over tokens`, `= never tokens`, or the start of an error
-//! * `used tokens 4`, `owes tokens 2`; `wait 2` seconds
+//! * `= ok`, `= lease` (ok, with a lease for Envoy), `= over tokens`, `= never tokens`, `= debt tokens`, or the start of an error
+//! * `used tokens 4`, `owes tokens 2`; `wait 2` seconds; `paid`: what can be paid has been; `forgive tokens`
 //!
 //! Every row has limits of its own: `tokens` (100 an hour, debt), `bytes` (100 an hour), `calls` (50 an hour, never
-//! reconciled), `held` (2 at a time); `ask-short` has them for 6 seconds, `ask-dark` counts but never denies.
+//! reconciled), `held` (2 at a time); `ask-short` has them for 6 seconds, `ask-dark` counts but never denies. `ask-owing` has
+//! `tokens` with repay, and `ask-late` has limits with `charge: always`: `tokens`, `owed` (50, debt), `repaid` (50, repay).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -35,6 +36,14 @@ descriptors:
   limits:
   - {name: tokens, kind: rolling, capacity: 100, window_seconds: 6, reconcile: true, overage: debt}
   - {name: held, kind: concurrency, capacity: 2, timeout_seconds: 6}
+- key: owing
+  limits: [{name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, reconcile: true, overage: repay}]
+- key: late
+  limits:
+  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, charge: always}
+  - {name: owed, kind: rolling, capacity: 50, window_seconds: 3600, charge: always, overage: debt}
+  - {name: repaid, kind: rolling, capacity: 50, window_seconds: 3600, charge: always, overage: repay}
+  - {name: calls, kind: rolling, capacity: 50, window_seconds: 3600, cost: 1}
 - {key: dark, shadow_mode: true, limits: [{name: held, kind: concurrency, capacity: 2, timeout_seconds: 3600}]}
 - {key: plain, rate_limit: {unit: hour, requests_per_unit: 10}}
 ";
@@ -75,6 +84,13 @@ pub async fn run(app: &TestApp, port: Port, name: &str, row: &str) {
         match (words[0], expected) {
             ("wait", None) => tokio::time::sleep(Duration::from_secs(words[1].parse().unwrap())).await,
             ("used" | "owes", None) => running.balance(&words, &at).await,
+            // A shared ledger looks at limits that owe once a second.
+            ("paid", None) => tokio::time::sleep(Duration::from_millis(1_300)).await,
+            ("forgive", None) => {
+                let key = running.limit_key(words[1]).replace(':', "%3A");
+                let answer = app.send("DELETE", &format!("/v1/limits/{key}/debt"), "").await;
+                assert_eq!((answer.status, answer.body.as_str()), (204, ""), "{at}");
+            }
             (_, Some(expected)) => {
                 let said = running.step(label, &words).await;
                 assert!(said.starts_with(expected), "{at}, but it said `{said}`");
@@ -105,6 +121,18 @@ impl Row<'_> {
                 self.key = "short";
                 self.ask(label, None, &words[1..]).await
             }
+            "ask-owing" => {
+                self.key = "owing";
+                self.ask(label, None, &words[1..]).await
+            }
+            "ask-late" => {
+                self.key = "late";
+                self.ask(label, None, &words[1..]).await
+            }
+            "ask-late-as" => {
+                self.key = "late";
+                self.ask(label, Some(words[1]), &words[2..]).await
+            }
             "ask-dark" => {
                 self.key = "dark";
                 self.ask(label, None, &words[1..]).await
@@ -133,7 +161,12 @@ impl Row<'_> {
             (pb::Code::Ok, None) => "ok".to_owned(),
             _ => {
                 let limit = crate::ask::header(&response, "x-sluice-limit").unwrap_or_default();
-                format!("over {}", limit.rsplit(':').next().unwrap())
+                let limit = limit.rsplit(':').next().unwrap();
+                match crate::ask::header(&response, "x-sluice-reason") {
+                    Some("debt") => format!("debt {limit}"),
+                    Some("never_fits") => format!("never {limit}"),
+                    _ => format!("over {limit}"),
+                }
             }
         }
     }
@@ -203,6 +236,7 @@ impl Row<'_> {
         match (text("error").as_str(), text("reason").as_str()) {
             ("", "over_limit") => format!("over {limit}"),
             ("", "never_fits") => format!("never {limit}"),
+            ("", "debt") => format!("debt {limit}"),
             (error, _) => format!("{error} {}", text("detail")),
         }
     }

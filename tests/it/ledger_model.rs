@@ -7,21 +7,45 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sluice::ledger::{Account, Action, Chain, Hold, Keep, RefusalCode, Transfer, Verdict};
-use sluice::limit::{LeaseId, LimitKey};
+use sluice::ledger::{Account, Action, Balance, Chain, Hold, Keep, RefusalCode, Transfer, Verdict};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 
 use crate::scenario::{Bench, OnMemory};
 
 const CAPACITIES: [u64; 4] = [1, 5, 20, 100];
 const LIFETIMES: [u32; 4] = [1, 2, 5, 60];
+/// Whether what is owed is paid first.
+const REPAYS: [bool; 4] = [false, true, true, false];
 
 /// One step of the load.
 #[derive(Debug, Clone)]
 pub enum Step {
-    Reserve { lease: u8, named: bool, holds: Vec<(usize, u64)> },
-    Void { lease: u8, limit: usize },
-    Settle { lease: u8, limit: usize, amount: u64 },
-    Wait { ms: u64 },
+    Reserve {
+        lease: u8,
+        named: bool,
+        holds: Vec<(usize, u64)>,
+    },
+    Void {
+        lease: u8,
+        limit: usize,
+    },
+    Settle {
+        lease: u8,
+        limit: usize,
+        amount: u64,
+    },
+    /// As much as there is.
+    Take {
+        limit: usize,
+        amount: u64,
+    },
+    Debt {
+        limit: usize,
+        amount: u64,
+    },
+    Wait {
+        ms: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -35,6 +59,7 @@ struct Held {
 /// What the ledger should hold. Counts a reservation as gone only once the ledger must have freed it.
 struct Model {
     held: Vec<Held>,
+    owed: [u64; CAPACITIES.len()],
     /// Leases that reserved, and what each asked: a name is used once in this load.
     used_names: Vec<u8>,
     now_ms: u64,
@@ -49,11 +74,41 @@ impl Model {
             .sum()
     }
 
-    fn first_over(&self, holds: &[(usize, u64)]) -> Option<usize> {
+    fn free(&self, limit: usize) -> u64 {
+        CAPACITIES[limit] - self.used(limit)
+    }
+
+    /// Goes from one end of a reservation to the next, and pays each time with what came back.
+    fn wait(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        loop {
+            let ends = self.held.iter().map(|held| held.until_ms).filter(|at| *at > self.now_ms);
+            self.now_ms = ends.min().filter(|at| *at <= until).unwrap_or(until);
+            self.held.retain(|held| held.until_ms > self.now_ms);
+            self.pay();
+            if self.now_ms == until {
+                return;
+            }
+        }
+    }
+
+    fn pay(&mut self) {
+        for limit in (0..CAPACITIES.len()).filter(|limit| REPAYS[*limit]) {
+            let amount = self.owed[limit].min(self.free(limit));
+            self.owed[limit] -= amount;
+            let until_ms = self.now_ms + u64::from(LIFETIMES[limit]) * 1000;
+            self.held.push(Held { lease: None, limit, amount, until_ms });
+        }
+    }
+
+    fn first_over(&self, holds: &[(usize, u64)]) -> Option<(usize, RefusalCode)> {
         let mut asked = [0; CAPACITIES.len()];
-        holds.iter().position(|&(limit, amount)| {
+        holds.iter().enumerate().find_map(|(index, &(limit, amount))| {
             asked[limit] += amount;
-            self.used(limit) + asked[limit] > CAPACITIES[limit]
+            if REPAYS[limit] && self.owed[limit] > 0 {
+                return Some((index, RefusalCode::InDebt));
+            }
+            (asked[limit] > self.free(limit)).then_some((index, RefusalCode::ExceedsCredits))
         })
     }
 }
@@ -65,6 +120,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u8>(), 0..CAPACITIES.len()).prop_map(|(lease, limit)| Step::Void { lease, limit }),
         2 => (any::<u8>(), 0..CAPACITIES.len(), 0..8u64)
             .prop_map(|(lease, limit, amount)| Step::Settle { lease, limit, amount }),
+        1 => (0..CAPACITIES.len(), 0..30u64).prop_map(|(limit, amount)| Step::Take { limit, amount }),
+        1 => (0..CAPACITIES.len(), 0..30u64).prop_map(|(limit, amount)| Step::Debt { limit, amount }),
         // Multiples of the ledger's tick, so that model and ledger free at the same moment.
         2 => (1..300u64).prop_map(|ticks| Step::Wait { ms: ticks * 10 }),
     ]
@@ -76,6 +133,7 @@ fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
         lifetime_seconds: NonZeroU32::new(lifetime).unwrap(),
         capacity: CAPACITIES[limit],
         is_exact: true,
+        overage: if REPAYS[limit] { Overage::Repay } else { Overage::Debt },
     }
 }
 
@@ -93,7 +151,7 @@ impl Audit {
         Self {
             bench: OnMemory { now_ms, ..Default::default() },
             accounts,
-            model: Model { held: Vec::new(), used_names: Vec::new(), now_ms },
+            model: Model { held: Vec::new(), owed: [0; 4], used_names: Vec::new(), now_ms },
         }
     }
 
@@ -111,9 +169,11 @@ impl Audit {
     async fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Wait { ms } => {
-                self.model.now_ms += ms;
+                self.model.wait(*ms);
                 self.bench.now_ms += ms;
             }
+            Step::Take { limit, amount } => self.take_up_to(*limit, *amount).await?,
+            Step::Debt { limit, amount } => self.owe(*limit, *amount).await?,
             Step::Reserve { lease, named, holds } => self.reserve(*lease, *named, holds).await?,
             Step::Void { lease, limit } => self.give_back(*lease, *limit, None).await?,
             Step::Settle { lease, limit, amount } => self.give_back(*lease, *limit, Some(*amount)).await?,
@@ -144,15 +204,41 @@ impl Audit {
                     Held { lease, limit, amount, until_ms }
                 }));
             }
-            Some(index) => match verdict {
+            Some((index, code)) => match verdict {
                 Verdict::NotAsked => panic!("a ledger must be asked"),
                 Verdict::Refused(refusal) => {
-                    prop_assert_eq!((refusal.code, refusal.index), (RefusalCode::ExceedsCredits, index));
+                    prop_assert_eq!((refusal.code, refusal.index), (code, index));
                 }
                 Verdict::Done => return Err(TestCaseError::fail("over-admitted")),
             },
         }
         Ok(())
+    }
+
+    async fn take_up_to(&mut self, limit: usize, amount: u64) -> Result<(), TestCaseError> {
+        let action = Action::TakeUpTo(hold(limit, amount, LIFETIMES[limit]));
+        let outcome = self.bench.apply(self.named_once(limit, action)).await;
+        let taken = amount.min(self.model.free(limit));
+        prop_assert_eq!((outcome.verdict, &outcome.taken[..]), (Verdict::Done, &[taken][..]));
+        let until_ms = self.model.now_ms + u64::from(LIFETIMES[limit]) * 1000;
+        self.model.held.push(Held { lease: None, limit, amount: taken, until_ms });
+        Ok(())
+    }
+
+    async fn owe(&mut self, limit: usize, amount: u64) -> Result<(), TestCaseError> {
+        let action = Action::Debt(hold(limit, amount, LIFETIMES[limit]));
+        let outcome = self.bench.apply(self.named_once(limit, action)).await;
+        prop_assert_eq!(outcome.verdict, Verdict::Done);
+        self.model.owed[limit] += amount;
+        self.model.pay();
+        Ok(())
+    }
+
+    /// A chain of one transfer with a name that no other has.
+    fn named_once(&self, limit: usize, action: Action) -> Chain {
+        let transfers = [Transfer { account: self.accounts[limit].clone(), action }];
+        let lease = LeaseId::fresh(2, fastrand::u128(..));
+        Chain { lease, keep: Keep::ForRetries, transfers: transfers.into_iter().collect() }
     }
 
     /// Voids, and with an amount re-reserves it in the same chain.
@@ -182,6 +268,7 @@ impl Audit {
         let until_ms = now_ms + 1000;
         // Under a lease that no step can void again: the void is spent.
         self.model.held.extend(again.map(|amount| Held { lease: None, limit, amount, until_ms }));
+        self.model.pay();
         Ok(())
     }
 
@@ -189,6 +276,7 @@ impl Audit {
         for (limit, account) in self.accounts.clone().iter().enumerate() {
             let balance = self.bench.balance(account, CAPACITIES[limit]).await;
             prop_assert_eq!(balance.used, self.model.used(limit), "limit {}", limit);
+            prop_assert_eq!(balance.debt, self.model.owed[limit], "limit {}", limit);
             prop_assert!(balance.used <= CAPACITIES[limit], "limit {} over its capacity", limit);
         }
         Ok(())
@@ -207,9 +295,12 @@ proptest! {
                 audit.take(step).await?;
             }
             // In the end everything comes back by itself.
-            audit.take(&Step::Wait { ms: 61_000 }).await?;
+            let most = (0..4).filter(|n| REPAYS[*n]);
+            let windows = most.map(|n| (audit.model.owed[n] / CAPACITIES[n] + 2) * u64::from(LIFETIMES[n]));
+            audit.take(&Step::Wait { ms: 61_000.max(windows.max().unwrap_or(0) * 1000) }).await?;
             for (limit, account) in audit.accounts.clone().iter().enumerate() {
-                prop_assert_eq!(audit.bench.balance(account, CAPACITIES[limit]).await.used, 0);
+                let Balance { used, debt, .. } = audit.bench.balance(account, CAPACITIES[limit]).await;
+                prop_assert!(used == 0 && (debt == 0 || !REPAYS[limit]), "limit {}", limit);
             }
             Ok(())
         })?;

@@ -69,6 +69,11 @@ pub const ROWS: &[&str] = &[
     "A 10/1s | reserve x A8 = ok | settle x A3/1s = ok | wait 2 | unsettle x A = expired",
     "A 10/2s | reserve x A8 = ok | unsettle x A = unknown | used A 8",
     "A 10/2s | hit A8 = ok | A 5/2s | take x A3 = decreasing A | used A 8",
+    "A 10/9s | hit A7 = ok | take x A5/1s = took 3 | used A 10 | wait 2 | used A 7",
+    "A 10/9s | hit A10 = ok | take x A5 = took 0 | A 15/9s | take x A5 = took 0 | take y A9 = took 5 | used A 15",
+    "A 10/9s | take x A18446744073709551615 = took 10 | used A 10",
+    "A 0/2s | take x A5 = took 0 | used A 0",
+    "A 10/9s | reserve x A4 = ok | more x A7/9s = over A | take x A7/9s = took 6 | void x A = ok | used A 6",
     // more than was reserved, and debt
     "A 10/2s | reserve x A4 = ok | more x A6/2s = ok | used A 10",
     "A 10/2s | reserve x A4 = ok | more x A6/2s = ok | more x A6/2s = ok | used A 10",
@@ -86,6 +91,26 @@ pub const ROWS: &[&str] = &[
     "A 8/9s | reserve x A7 = ok | A 5/9s | hit A1 = decreasing A | settle x A6/9s = ok | used A 6 | capacity A 8",
     "A 8/9s | reserve x A5 = ok | reserve y A2 = ok | A 5/9s | hit A1 = decreasing A | more x A1/9s = ok | more y A1/9s = over A | used A 8",
     "A 8/9s | reserve x A7 = ok | A 9/9s | more x A2/9s = ok | used A 9 | capacity A 9",
+    // deny, by hand: 10 in 4 s. 1 is reserved at 0; at 1 it turns out to have been 16, and 9 are left
+    "A 10/4s | reserve x A1 = ok | wait 1 | more x A15/3s = over A | take x A15/3s = took 9 | used A 10 | hit A1 = over A | wait 3 | used A 0 | owes A 0 | hit A10 = ok",
+    // debt: it is written down, and stops nobody
+    "A 10/4s | reserve x A1 = ok | wait 1 | more x A15/3s = over A | debt x A15 = ok | used A 1 | owes A 15 | hit A9 = ok | wait 4 | used A 0 | owes A 15 | hit A10 = ok",
+    // repay: 9 are paid at 1, 1 at 4 and 5 of the 9 that come back at 5
+    "A 10/4s repay | reserve x A1 = ok | wait 1 | more x A15/3s = over A | debt x A15 = ok | paid | used A 10 | owes A 6 | hit A1 = debt A",
+    "A 10/4s repay | reserve x A1 = ok | wait 1 | debt x A15 = ok | wait 3 | used A 10 | owes A 5 | hit A1 = debt A | wait 2 | owes A 0 | used A 6 | hit A4 = ok | hit A1 = over A | wait 3 | used A 4",
+    // what fits is paid at once, and whatever comes back pays
+    "A 10/9s repay | debt x A4 = ok | paid | owes A 0 | used A 4 | hit A6 = ok | hit A1 = over A",
+    "A 10/9s repay | debt x A4 = ok | debt x A4 = ok | paid | owes A 0 | used A 4",
+    "A 10/9s repay | reserve x A4 = ok | reserve y A6 = ok | debt z A5 = ok | owes A 5 | void x A = ok | paid | owes A 1 | used A 10 | void y A = ok | paid | owes A 0 | used A 5 | hit A5 = ok",
+    "A 10/9s repay | reserve x A8 = ok | debt z A5 = ok | paid | owes A 3 | settle x A3/9s = ok | paid | owes A 0 | used A 8 | hit A2 = ok",
+    "A 5/9s repay | hit A5 = ok | debt z A4 = ok | A 8/9s repay | hit A1 = debt A | paid | owes A 1 | used A 8 | capacity A 8",
+    "A 8/9s repay | reserve x A8 = ok | debt z A9 = ok | A 5/9s repay | hit A1 = decreasing A | void x A = ok | wait 3 | used A 5 | owes A 4 | capacity A 5",
+    // a limit that owes keeps others from nothing but itself, and takes nothing with it
+    "A 10/9s repay | B 10/9s | debt x A14 = ok | hit B3 A1 = debt A | used B 0 | hit B3 = ok",
+    // whether a debt is paid is what the limit says now
+    "A 10/9s | debt x A14 = ok | hit A3 = ok | A 10/9s repay | hit A1 = debt A | paid | used A 10 | owes A 7 | A 10/9s | hit A1 = over A | owes A 7",
+    // many windows
+    "A 3/1s repay | debt x A7 = ok | paid | hit A1 = debt A | wait 5 | owes A 0 | used A 0 | hit A3 = ok",
 ];
 
 #[tokio::test]

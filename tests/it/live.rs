@@ -109,12 +109,8 @@ pub fn config_map(limits: &Path, version: u32, files: &[(&str, String)]) {
 
 /// Takes an amount from a limit that no rule leads to.
 pub async fn take(app: &TestApp, limit: &NamedLimit, amount: u64) {
-    let hold = Hold {
-        amount,
-        lifetime_seconds: limit.spec.kind.lifetime_seconds(),
-        capacity: limit.spec.capacity,
-        is_exact: true,
-    };
+    let (lifetime_seconds, overage) = (limit.spec.kind.lifetime_seconds(), limit.spec.overage);
+    let hold = Hold { amount, lifetime_seconds, capacity: limit.spec.capacity, overage, is_exact: true };
     let transfer = Transfer { account: Arc::clone(&limit.account), action: Action::Reserve(hold) };
     let lease = LeaseId::fresh(sluice::clock::unix_ms(), fastrand::u128(..));
     let chain = Chain { lease, keep: Keep::Nothing, transfers: SmallVec::from_iter([transfer]) };

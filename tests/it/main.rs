@@ -30,6 +30,7 @@ mod cli;
 mod footprint;
 mod malformed;
 mod observed;
+mod overage;
 mod ports;
 mod hints;
 mod matching;
@@ -64,6 +65,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+#[cfg(feature = "tigerbeetle")]
+mod slab_faults;
 mod slab_simulation;
 mod scenario;
 #[cfg(feature = "tigerbeetle")]
@@ -78,6 +81,8 @@ mod tigerbeetle_faults;
 mod tigerbeetle_leases;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_load;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_overage;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
 use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
+use sluice::limit::{Charge, Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
 use sluice::queue::places::Places;
 use sluice::queue::step::{Attempted, Step, Work};
 use sluice::queue::{JobId, Need, NewPlace, Reserved, Share};
@@ -87,7 +87,13 @@ impl World {
             let lifetime_seconds = spec.kind.lifetime_seconds();
             Transfer {
                 account: Arc::clone(account),
-                action: action(Hold { amount, lifetime_seconds, capacity: spec.capacity, is_exact: true }),
+                action: action(Hold {
+                    amount,
+                    lifetime_seconds,
+                    capacity: spec.capacity,
+                    overage: spec.overage,
+                    is_exact: true,
+                }),
             }
         };
         let transfers = needs.iter().map(transfer).collect();
@@ -287,7 +293,16 @@ fn half(n: u64) -> u64 {
 
 fn spec(kind: Kind, capacity: u64) -> LimitSpec {
     let (unit, description, origin) = (String::new(), String::new(), Origin::Api);
-    LimitSpec { kind, capacity, overage: Overage::Deny, is_exact: false, unit, description, origin }
+    LimitSpec {
+        kind,
+        capacity,
+        overage: Overage::Deny,
+        is_exact: false,
+        charge: Charge::Admitted,
+        unit,
+        description,
+        origin,
+    }
 }
 
 pub fn rolling(seconds: u32) -> Kind {

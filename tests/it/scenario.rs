@@ -2,10 +2,14 @@
 //!
 //! `A 10/2s | hit A6 = ok | reserve x A5 = over A | wait 2 | reserve y A10 = ok | used A 10`
 //!
-//! * `A 10/2s`: from here on limit A has capacity 10, and what is taken from it comes back after 2 s
+//! * `A 10/2s`: from here on limit A has capacity 10, and what is taken from it comes back after 2 s; `A 10/2s repay` pays
+//!   what it owes first
 //! * `hit A6 B1`: a chain that nobody names again; `reserve x A6 B1`: the same with a name
-//! * `void x A`, `settle x A4/1s` (void and re-reserve in one chain), `more x A4/1s` (re-reserve alone), `debt x A4`
-//! * `= ok`, `= over A` (every limit that did not fit, the first one first), `= burnt`, `= conflict`, `= decreasing A`,
+//! * `void x A`, `settle x A4/1s` (void and re-reserve in one chain), `more x A4/1s` (re-reserve alone), `debt x A4`, which is
+//!   paid if the limit says so; `paid`: whatever can be paid has been
+//! * `take x A4/1s`: as much as is free, and `= took 3` says how much that was; `untake x A`, `keep x A1/1s` (void and
+//!   re-reserve in one chain), `unsettle x A` (voids a re-reserve)
+//! * `= ok`, `= over A` (every limit that did not fit, the first one first), `= burnt`, `= conflict`, `= decreasing A`, `= debt A`,
 //!   `= expired`, `= voided`, `= unknown`
 //! * `used A 6`, `owes A 4`, `capacity A 10`; `wait 2` seconds
 
@@ -15,13 +19,15 @@ use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
 use sluice::ledger::{Account, Action, Balance, Chain, Hold, Keep, Outcome, RefusalCode, Transfer, Verdict};
-use sluice::limit::{LeaseId, LimitKey};
+use sluice::limit::{LeaseId, LimitKey, Overage};
 
 /// A ledger under test.
 pub trait Bench {
     async fn apply(&mut self, chain: Chain) -> Outcome;
     async fn balance(&mut self, account: &Arc<Account>, capacity: u64) -> Balance;
     async fn wait(&mut self, seconds: u64);
+    /// Returns when what can be paid has been.
+    async fn paid(&mut self);
     /// Whether a refusal names every transfer that did not fit, or only the first.
     const NAMES_ALL: bool;
 }
@@ -47,12 +53,15 @@ impl Bench for OnMemory {
     async fn wait(&mut self, seconds: u64) {
         self.now_ms += seconds * 1000;
     }
+
+    async fn paid(&mut self) {}
 }
 
 struct Limit {
     account: Arc<Account>,
     capacity: u64,
     lifetime_seconds: NonZeroU32,
+    overage: Overage,
 }
 
 /// Runs one row; panics with the step that did not hold. `prefix` keeps rows apart on a ledger that they share.
@@ -66,6 +75,7 @@ pub async fn run(bench: &mut impl Bench, prefix: &str, row: &str) {
         let words: Vec<&str> = command.split_whitespace().collect();
         let at = format!("`{step}` of `{row}`");
         match (words[0], expected) {
+            ("paid", None) => bench.paid().await,
             ("wait", None) => bench.wait(words[1].parse().unwrap()).await,
             ("used" | "owes" | "capacity", None) => {
                 let limit: &Limit = &limits[words[1]];
@@ -77,7 +87,7 @@ pub async fn run(bench: &mut impl Bench, prefix: &str, row: &str) {
                 };
                 assert_eq!(real, words[2].parse::<u64>().unwrap(), "{at}");
             }
-            (name, None) => define(&mut limits, prefix, name, words[1]),
+            (name, None) => define(&mut limits, prefix, name, &words[1..]),
             (_, Some(expected)) => {
                 let chain = chain(&limits, prefix, &words);
                 let names: Vec<&str> = chain_names(&words);
@@ -99,13 +109,14 @@ fn first_only(expected: &str) -> String {
     expected.split(',').next().unwrap_or(expected).to_owned()
 }
 
-fn define(limits: &mut HashMap<String, Limit>, prefix: &str, name: &str, text: &str) {
-    let (capacity, lifetime) = amount(text);
+fn define(limits: &mut HashMap<String, Limit>, prefix: &str, name: &str, words: &[&str]) {
+    let (capacity, lifetime) = amount(words[0]);
+    let overage = if words.get(1) == Some(&"repay") { Overage::Repay } else { Overage::Debt };
     let key = LimitKey::new(&format!("{prefix}:{name}"));
     let account = limits.get(name).map_or_else(|| Arc::new(Account::new(key)), |limit| limit.account.clone());
     limits.insert(
         name.to_owned(),
-        Limit { account, capacity, lifetime_seconds: lifetime.expect("`/2s` is missing") },
+        Limit { account, capacity, lifetime_seconds: lifetime.expect("`/2s` is missing"), overage },
     );
 }
 
@@ -138,6 +149,7 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
             lifetime_seconds: lifetime.unwrap_or(limit.lifetime_seconds),
             capacity: limit.capacity,
             is_exact: true,
+            overage: limit.overage,
         };
         let actions = match words[0] {
             "hit" | "reserve" => vec![Action::Reserve(hold)],
@@ -148,7 +160,7 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
             "void" => vec![Action::Void],
             "settle" => vec![Action::Void, Action::Rereserve(hold)],
             "more" => vec![Action::Rereserve(hold)],
-            "debt" => vec![Action::Debt { amount: units }],
+            "debt" => vec![Action::Debt(hold)],
             other => panic!("{other}: no such command"),
         };
         transfers
@@ -180,6 +192,7 @@ fn say(outcome: &Outcome, names: &[&str], all: bool) -> String {
             others.fold(format!("over {first}"), |text, (_, name)| text + "," + name)
         }
         RefusalCode::ExceedsCredits => format!("over {first}"),
+        RefusalCode::InDebt => format!("debt {first}"),
         RefusalCode::LimitDecreasing => format!("decreasing {first}"),
         RefusalCode::IdAlreadyFailed => "burnt".to_owned(),
         RefusalCode::ExistsWithDifferentFields => "conflict".to_owned(),

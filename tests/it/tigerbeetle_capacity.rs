@@ -1,5 +1,6 @@
 //! Capacities on the real TigerBeetle server that several instances change, and that are changed back.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve};
 const SECONDS: Duration = Duration::from_secs(5);
 
 async fn provision(ledger: &TigerBeetle, limit: &Arc<Account>, capacity: u64) {
-    let want = Want { account: Arc::clone(limit), capacity, overage: Overage::Deny };
+    let (overage, lifetime_seconds) = (Overage::Deny, NonZeroU32::MIN);
+    let want = Want { account: Arc::clone(limit), capacity, overage, lifetime_seconds };
     ledger.provision(vec![want]).await.unwrap();
 }
 

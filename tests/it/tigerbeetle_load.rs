@@ -19,7 +19,8 @@ pub fn account(key: &str) -> Arc<Account> {
 }
 
 pub fn reserve(account: &Arc<Account>, amount: u64, capacity: u64, seconds: u32) -> Transfer {
-    let hold = Hold { amount, lifetime_seconds: NonZeroU32::new(seconds).unwrap(), capacity, is_exact: true };
+    let lifetime_seconds = NonZeroU32::new(seconds).unwrap();
+    let hold = Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true };
     Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
 }
 
@@ -32,7 +33,8 @@ pub fn chain(lease: LeaseId, keep: Keep, transfers: Vec<Transfer>) -> Chain {
 }
 
 pub async fn balance(ledger: &TigerBeetle, account: &Arc<Account>, capacity: u64) -> Balance {
-    let want = Want { account: Arc::clone(account), capacity, overage: Overage::Debt };
+    let lifetime_seconds = NonZeroU32::MIN;
+    let want = Want { account: Arc::clone(account), capacity, overage: Overage::Debt, lifetime_seconds };
     ledger.balances(vec![want]).await.expect("the ledger must answer")[0]
 }
 
@@ -40,7 +42,8 @@ pub async fn balance(ledger: &TigerBeetle, account: &Arc<Account>, capacity: u64
 pub async fn until_used(ledger: &TigerBeetle, account: &Arc<Account>, used: u64) {
     let mut last = None;
     for _ in 0..200 {
-        let want = Want { account: Arc::clone(account), capacity: 0, overage: Overage::Deny };
+        let (overage, lifetime_seconds) = (Overage::Deny, NonZeroU32::MIN);
+        let want = Want { account: Arc::clone(account), capacity: 0, overage, lifetime_seconds };
         last = Some(ledger.balances(vec![want]).await.map(|balances| balances[0].used));
         if last == Some(Ok(used)) {
             return;
@@ -98,7 +101,7 @@ async fn ten_sidecars_apply_one_change_once() {
     for capacity in [100, 250, 40, 41, 0, 7] {
         let mut changes = tokio::task::JoinSet::new();
         for (ledger, account) in sidecars.iter().cloned().zip(accounts.clone()) {
-            let want = Want { account, capacity, overage: Overage::Debt };
+            let want = Want { account, capacity, overage: Overage::Debt, lifetime_seconds: NonZeroU32::MIN };
             changes.spawn(async move { ledger.provision_within(vec![want], Duration::from_secs(20)).await });
         }
         for changed in changes.join_all().await {
@@ -196,6 +199,7 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
             let on_memory = memory.apply(work.clone()).await;
             let on_tigerbeetle = apply(&ledger, work.clone(), Duration::from_secs(10)).await.unwrap();
             assert_eq!(said(&on_memory), said(&on_tigerbeetle), "event {event} of seed {seed}: {work:?}");
+            assert_eq!(on_memory.taken, on_tigerbeetle.taken, "event {event} of seed {seed}: {work:?}");
         }
         for (limit, capacity) in &limits {
             let there = balance(&ledger, limit, *capacity).await;
@@ -221,7 +225,29 @@ fn random_chain(
     names: &mut Vec<(LeaseId, Vec<Transfer>)>,
 ) -> Chain {
     let again = (!names.is_empty()).then(|| names[random.usize(..names.len())].clone());
-    match (random.u8(..10), again) {
+    match (random.u8(..12), again) {
+        (10, _) | (11, None) => {
+            let (limit, capacity) = &limits[random.usize(..limits.len())];
+            let mut transfers =
+                vec![reserve(limit, random.u64(1..20), *capacity, [2, 3600][random.usize(..2)])];
+            if let Action::Reserve(hold) = transfers[0].action {
+                transfers[0].action = Action::TakeUpTo(hold);
+            }
+            let lease =
+                LeaseId::fresh(sluice::clock::unix_ms(), (u128::from(seed) << 64) | u128::from(event));
+            names.push((lease.clone(), transfers.clone()));
+            chain(lease, Keep::ForRetries, transfers)
+        }
+        // What doesn't fit is taken as far as there is, or owed.
+        (11, Some((lease, transfers))) => {
+            let mut transfers = vec![transfers[random.usize(..transfers.len())].clone()];
+            if let Action::Reserve(hold) | Action::TakeUpTo(hold) = transfers[0].action {
+                let hold = Hold { overage: Overage::Debt, ..hold };
+                let actions = [Action::Rereserve(hold), Action::Debt(hold), Action::TakeUpTo(hold)];
+                transfers[0].action = actions[random.usize(..3)];
+            }
+            chain(lease, Keep::ForRetries, transfers)
+        }
         // The same name with the same request.
         (0, Some((lease, transfers))) => chain(lease, Keep::ForRetries, transfers),
         (1 | 2, Some((lease, transfers))) => {
@@ -231,7 +257,7 @@ fn random_chain(
         }
         (3 | 4, Some((lease, transfers))) => {
             let mut transfers = vec![transfers[random.usize(..transfers.len())].clone(); 2];
-            if let Action::Reserve(hold) = transfers[1].action {
+            if let Action::Reserve(hold) | Action::TakeUpTo(hold) = transfers[1].action {
                 transfers[0].action = Action::Void;
                 transfers[1].action = Action::Rereserve(Hold { amount: random.u64(..6), ..hold });
             }

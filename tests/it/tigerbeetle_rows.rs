@@ -1,5 +1,6 @@
 //! The rows of the embedded ledger on the real TigerBeetle server.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,9 +25,15 @@ impl Bench for OnTigerBeetle {
     }
 
     async fn balance(&mut self, account: &Arc<Account>, capacity: u64) -> Balance {
-        let want = Want { account: Arc::clone(account), capacity, overage: Overage::Debt };
+        let (overage, lifetime_seconds) = (Overage::Debt, NonZeroU32::MIN);
+        let want = Want { account: Arc::clone(account), capacity, overage, lifetime_seconds };
         let balances = self.ledger.balances(vec![want]).await.expect("the ledger must answer");
         balances[0]
+    }
+
+    async fn paid(&mut self) {
+        // Limits that owe are looked at once a second.
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
     }
 
     async fn wait(&mut self, seconds: u64) {

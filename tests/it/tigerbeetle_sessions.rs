@@ -1,6 +1,7 @@
 //! Sessions that are lost, on the real TigerBeetle server: evicted, starved of connections, or left behind by a restart;
 //! and tasks that fail. Decisions go on, and nothing is admitted twice or lost.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -254,7 +255,8 @@ async fn a_task_that_panics_is_started_again() {
         ledger.make_panic(task);
         let new = account(&format!("new-{n}"));
         // Each of these wakes one of the tasks. What became of them does not matter.
-        let want = Want { account: Arc::clone(&known), capacity: 0, overage: Overage::Deny };
+        let (overage, lifetime_seconds) = (Overage::Deny, NonZeroU32::MIN);
+        let want = Want { account: Arc::clone(&known), capacity: 0, overage, lifetime_seconds };
         drop(apply(&ledger, one(&known, 1_000_000), TIMEOUT).await);
         drop(apply(&ledger, one(&new, 1_000_000), TIMEOUT).await);
         drop(ledger.balances(vec![want]).await);

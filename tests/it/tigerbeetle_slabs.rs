@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluice::config::settings::value::{LedgerUri, Slabs as SlabSetting};
 use sluice::ledger::tigerbeetle::TigerBeetle;
 use sluice::ledger::{Account, Action, Chain, Keep, Ledger, Slabs, Transfer, Verdict};
 use sluice::limit::LeaseId;
 use sluice::telemetry::Metrics;
 
+use crate::testapp::TestApp;
 use crate::tigerbeetle::Server;
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
+use crate::wait::until;
 
 /// One Sluice, as far as slabs go.
 struct Instance {
@@ -166,4 +169,78 @@ async fn a_limit_that_is_full_is_hardly_asked() {
     assert!(ledger < 300, "{ledger} of {asked}");
     assert_eq!(balance(&instance.below, &account("hammered"), 30).await.used, 30);
     instance.slabs.close().await;
+}
+
+const LIMITS: &str = "
+domain: d
+descriptors:
+  - key: hot
+    rate_limit: {unit: minute, requests_per_unit: 10000}
+  - key: exact
+    rate_limit: {unit: minute, requests_per_unit: 10000, exact: true}
+";
+
+async fn app_on(server: &Server, slabs: SlabSetting) -> TestApp {
+    let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
+    let app = TestApp::with_limits(LIMITS).and_settings(move |settings| {
+        settings.ledger.uri = uri;
+        settings.ledger.timeout_ms = 10_000;
+        settings.ledger.slabs = slabs;
+    });
+    let app = app.start().await;
+    until("readiness", async || {
+        let answer = app.get("/readyz").await;
+        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await;
+    app
+}
+
+/// The value of a counter of slabs.
+async fn counter(app: &TestApp, name: &str) -> u64 {
+    let metrics = app.get("/metrics").await.body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}")).parse().unwrap()
+}
+
+async fn slab(app: &TestApp, key: &str) -> serde_json::Value {
+    let answer = app.get(&format!("/v1/limits/{}", key.replace(':', "%3A").replace('=', "%3D"))).await;
+    serde_json::from_str::<serde_json::Value>(&answer.body).unwrap()["slab"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_shows_its_slabs_and_gives_them_back_when_it_stops() {
+    let server = Server::start();
+    let app = app_on(&server, SlabSetting::On).await;
+    for _ in 0..100 {
+        assert!(app.say("hot=a").await.starts_with("ok "));
+        assert!(app.say("exact=a").await.starts_with("ok "));
+    }
+    let shown = slab(&app, "d:hot=a:minute").await;
+    assert!(shown["held"].as_u64().unwrap() > 0 && shown["ends_in_ms"].as_u64().unwrap() <= 1_000, "{shown}");
+    assert!(shown["handed_out"].is_u64(), "{shown}");
+    assert_eq!(slab(&app, "d:exact=a:minute").await, serde_json::Value::Null);
+    assert!(counter(&app, "sluice_slab_answers_total{from=\"slab\"}").await > 0);
+    assert!(counter(&app, "sluice_slab_answers_total{from=\"ledger\"}").await > 0);
+    assert_eq!(counter(&app, "sluice_slab_answers_total{from=\"full\"}").await, 0);
+    let taken = counter(&app, "sluice_slab_units_total{event=\"taken\"}").await;
+    let handed_out = counter(&app, "sluice_slab_units_total{event=\"handed_out\"}").await;
+    assert!(handed_out > 0 && handed_out <= 100 && taken >= handed_out, "{handed_out} of {taken}");
+    assert!(counter(&app, "sluice_slab_units_total{event=\"given_back\"}").await <= taken);
+    app.stop().await;
+    let reader = server.ledger().await;
+    assert_eq!(balance(&reader, &account("d:hot=a:minute"), 10_000).await.used, 100);
+    assert_eq!(balance(&reader, &account("d:exact=a:minute"), 10_000).await.used, 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slabs_can_be_turned_off() {
+    let server = Server::start();
+    let app = app_on(&server, SlabSetting::Off).await;
+    for _ in 0..50 {
+        assert!(app.say("hot=a").await.starts_with("ok "));
+    }
+    assert_eq!(slab(&app, "d:hot=a:minute").await, serde_json::Value::Null);
+    assert_eq!(counter(&app, "sluice_slab_units_total{event=\"taken\"}").await, 0);
+    assert_eq!(app.used("d:hot=a:minute").await, 50);
 }

@@ -1,5 +1,6 @@
 //! Reserves that go as one sum, on the real TigerBeetle server: nobody can tell, and whoever leaves holds nothing.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ async fn provision(ledger: &TigerBeetle, limits: &[(Arc<Account>, u64)]) {
         account: Arc::clone(account),
         capacity: *capacity,
         overage: Overage::Deny,
+        lifetime_seconds: NonZeroU32::MIN,
     };
     ledger.provision_within(limits.iter().map(want).collect(), PATIENCE).await.unwrap();
 }

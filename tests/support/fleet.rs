@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use sluice::ledger::memory::Core;
 use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{Kind, LeaseId, LimitKey};
+use sluice::limit::{Kind, LeaseId, LimitKey, Overage};
 use sluice::retry::policy::RetryPolicy;
 use sluice::retry::{self, Hints, RetryHint};
 
@@ -26,7 +26,13 @@ struct Limit {
 
 impl Limit {
     fn new(capacity: usize, lifetime_seconds: NonZeroU32) -> Self {
-        let hold = Hold { amount: 1, lifetime_seconds, capacity: capacity as u64, is_exact: true };
+        let hold = Hold {
+            amount: 1,
+            lifetime_seconds,
+            capacity: capacity as u64,
+            overage: Overage::Deny,
+            is_exact: true,
+        };
         let account = Arc::new(Account::new(LimitKey::new("fleet")));
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();
         let hit = Chain { lease: LeaseId::fresh(0, 0), keep: Keep::Nothing, transfers };

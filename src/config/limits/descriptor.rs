@@ -97,6 +97,7 @@ impl<'r> Reader<'r> {
         let requests = fields.whole("requests_per_unit", 0..=u64::from(u32::MAX));
         let unit = spec::unit(fields);
         let is_exact = fields.flag("exact");
+        let charge = spec::charge(fields);
         self.names.insert(Arc::clone(&name));
         if fields.flag("unlimited") {
             if fields.has("unit") {
@@ -110,7 +111,7 @@ impl<'r> Reader<'r> {
         let (Some(unit), Some(requests)) = (unit, requests) else { return };
         node.rules.push(Rule {
             target: Target::Derived,
-            spec: Arc::new(spec::requests_per(unit, requests, is_exact, spec::origin(fields))),
+            spec: Arc::new(spec::requests_per(unit, requests, is_exact, charge, spec::origin(fields))),
             suffix: if name.is_empty() { unit.name().into() } else { Arc::clone(&name) },
             name,
             cost: Cost::Hits,

@@ -27,7 +27,7 @@ pub(crate) static DESCRIPTOR: Shape = Shape {
 
 pub(crate) static RATE_LIMIT: Shape = Shape {
     name: "a `rate_limit`",
-    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "exact"],
+    keys: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "exact", "charge"],
     family: FAMILY,
 };
 
@@ -46,6 +46,7 @@ pub(crate) static INLINE: Shape = Shape {
         "description",
         "overage",
         "exact",
+        "charge",
         "cost",
         "reconcile",
     ],
@@ -65,6 +66,7 @@ pub(crate) static NAMED: Shape = Shape {
         "description",
         "overage",
         "exact",
+        "charge",
     ],
     family: FAMILY,
 };

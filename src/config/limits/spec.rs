@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::config::decode::Fields;
 use crate::config::scalar;
 use crate::config::shape::one_of;
-use crate::limit::{Cost, Kind, LimitSpec, Origin, Overage, Unit};
+use crate::limit::{Charge, Cost, Kind, LimitSpec, Origin, Overage, Unit};
 
 /// Half of 64 bits, so that neither a sum of reservations nor a debt can overflow.
 pub(crate) const AMOUNT_MAX: u64 = (1 << 63) - 1;
@@ -25,38 +25,63 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
     let overage = match fields.text("overage") {
         None | Some("deny") => Overage::Deny,
         Some("debt") => Overage::Debt,
+        Some("repay") => Overage::Repay,
         Some(other) => {
-            fields.mistake("overage", || one_of(other, &["deny", "debt"]));
+            fields.mistake("overage", || one_of(other, &["deny", "debt", "repay"]));
             Overage::Deny
         }
     };
     let is_exact = fields.flag("exact");
+    let charge = charge(fields);
     let (unit, description) = (fields.text("unit"), fields.text("description"));
     let kind = kind?;
-    if kind.is_concurrency() && overage == Overage::Debt {
+    if kind.is_concurrency() && overage != Overage::Deny {
         fields.warn("overage", "has no effect: what a concurrency limit holds is given back whole");
     }
     if kind.is_concurrency() && is_exact {
         fields.warn("exact", "has no effect: a concurrency limit always is");
+    }
+    if kind.is_concurrency() && charge != Charge::Admitted {
+        fields.mistake("charge", || "is for rolling limits: who is refused holds nothing");
     }
     Some(LimitSpec {
         kind,
         capacity: capacity?,
         overage,
         is_exact,
+        charge,
         unit: unit.unwrap_or_default().to_owned(),
         description: description.unwrap_or_default().to_owned(),
         origin: origin(fields),
     })
 }
 
+/// Whom the limit charges.
+pub fn charge(fields: &Fields<'_>) -> Charge {
+    match fields.text("charge") {
+        None | Some("admitted") => Charge::Admitted,
+        Some("always") => Charge::Always,
+        Some(other) => {
+            fields.mistake("charge", || one_of(other, &["admitted", "always"]));
+            Charge::Admitted
+        }
+    }
+}
+
 /// The limit that a `rate_limit` describes.
-pub(crate) fn requests_per(unit: Unit, requests: u64, is_exact: bool, origin: Origin) -> LimitSpec {
+pub(crate) fn requests_per(
+    unit: Unit,
+    requests: u64,
+    is_exact: bool,
+    charge: Charge,
+    origin: Origin,
+) -> LimitSpec {
     LimitSpec {
         kind: Kind::Rolling { window_seconds: unit.seconds() },
         capacity: requests,
         overage: Overage::Deny,
         is_exact,
+        charge,
         unit: "requests".to_owned(),
         description: String::new(),
         origin,

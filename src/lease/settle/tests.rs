@@ -49,7 +49,9 @@ fn say_chain(chain: &Chain) -> String {
         Action::Void => "void".to_owned(),
         Action::Rereserve(hold) => format!("take {} for {} s", hold.amount, hold.lifetime_seconds),
         Action::TakeUpTo(hold) => format!("take up to {} for {} s", hold.amount, hold.lifetime_seconds),
-        Action::Debt { amount } => format!("owe {amount}"),
+        Action::Debt(hold) => {
+            format!("owe {}, {} for {} s", hold.amount, hold.overage.name(), hold.lifetime_seconds)
+        }
         Action::VoidTaken | Action::VoidRereserved => "void what was taken".to_owned(),
     };
     chain.transfers.iter().map(word).collect::<Vec<_>>().join(", ")
@@ -123,15 +125,18 @@ fn what_follows_a_refusal() {
         (lower, 0, RefusalCode::PendingTransferNotFound, Overage::Debt, "-"),
         (lower, 0, RefusalCode::IdAlreadyFailed, Overage::Debt, "-"),
         (lower, 1, RefusalCode::ExistsWithDifferentFields, Overage::Debt, "-"),
-        (raise, 0, RefusalCode::ExceedsCredits, Overage::Debt, "owe 4"),
-        (raise, 0, RefusalCode::IdAlreadyFailed, Overage::Debt, "owe 4"),
-        (raise, 0, RefusalCode::ExceedsCredits, Overage::Deny, "-"),
+        (raise, 0, RefusalCode::ExceedsCredits, Overage::Debt, "owe 4, debt for 60 s"),
+        (raise, 0, RefusalCode::IdAlreadyFailed, Overage::Debt, "owe 4, debt for 60 s"),
+        (raise, 0, RefusalCode::ExceedsCredits, Overage::Repay, "owe 4, repay for 60 s"),
+        (raise, 0, RefusalCode::ExceedsCredits, Overage::Deny, "take up to 4 for 9 s"),
+        (raise, 0, RefusalCode::IdAlreadyFailed, Overage::Deny, "take up to 4 for 9 s"),
         (raise, 0, RefusalCode::ExistsWithDifferentFields, Overage::Debt, "-"),
         (Adjustment::Release, 0, RefusalCode::PendingTransferExpired, Overage::Debt, "-"),
         (Adjustment::Release, 0, RefusalCode::PendingTransferAlreadyVoided, Overage::Debt, "-"),
     ] {
         let refusal = Refusal::one(index, code);
-        let next = adjustment.after_refusal(refusal, overage, &LeaseId::parse("x"), &account, Some(100));
+        let held = Held { overage, ..held("r10/60") };
+        let next = adjustment.after_refusal(refusal, &held, &LeaseId::parse("x"), &account, Some(100));
         assert_eq!(
             next.map_or("-".to_owned(), |chain| say_chain(&chain)),
             expected,

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::ledger::{Hold, Transfer};
-use crate::limit::LimitKey;
+use crate::limit::{LimitKey, Overage};
 
 /// The embedded ledger while it answers, and what it was asked to give back.
 #[derive(Default)]
@@ -64,6 +64,23 @@ impl Ledger for Switched {
         self.memory.schedule(account, seconds).await
     }
 
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
+        self.memory.is_used_up(account, spec)
+    }
+
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
+        self.memory.owed(account, spec)
+    }
+
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
+        self.memory.repaid_in_ms(account, spec, amount)
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        self.answers()?;
+        self.memory.forgive(want).await
+    }
+
     fn ready(&self) -> Result<(), String> {
         self.answers().map_err(|error| error.to_string())
     }
@@ -104,7 +121,8 @@ impl Bench {
 
     fn reserve(&self, lease: &str, keep: Keep, amount: u64) -> Chain {
         let lifetime_seconds = NonZeroU32::new(600).unwrap();
-        let hold = Hold { amount, lifetime_seconds, capacity: CAPACITY, is_exact: true };
+        let hold =
+            Hold { amount, lifetime_seconds, capacity: CAPACITY, overage: Overage::Deny, is_exact: true };
         self.chain(lease, keep, Action::Reserve(hold))
     }
 

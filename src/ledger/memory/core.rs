@@ -1,19 +1,21 @@
 //! The rules of [`crate::ledger`] without a lock or a clock: `now` is an argument.
 //!
-//! A chain is tried on copies of its accounts, and carried out only when all of it can be done. What is held is in
-//! [`super::store`].
+//! A chain is tried on copies of its accounts ([`trial`]), and carried out only when all of it can be done. What is held is
+//! in [`super::store`], what is owed in [`super::debts`].
 
 mod names;
+mod repay;
+mod trial;
 
-use smallvec::SmallVec;
-
+use self::trial::{Stop, Trial, settled};
+use super::debts::Debts;
 use super::record::{Fate, Purpose, Record};
 use super::store::{NONE, Releases, Store};
-use super::trial::{Taken, Trial, Tried, settled, take, take_up_to};
 use super::{EXPIRED_PER_CALL, RESERVATIONS_MAX, RETRY_MEMORY_MS};
+use crate::ledger::debt_log::DebtChange;
 use crate::ledger::{
-    Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
-    Transfer, TransferSet, Verdict,
+    Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Release,
+    Schedule, Transfer, Verdict,
 };
 
 /// Of the most records, the part that only what settles leases may take beyond them.
@@ -23,6 +25,7 @@ const SETTLING_PART: usize = 16;
 #[derive(Debug)]
 pub struct Core {
     store: Store,
+    debts: Debts,
     records_max: usize,
 }
 
@@ -32,16 +35,9 @@ impl Default for Core {
     }
 }
 
-/// How a trial ended short of "it can be done".
-enum Stop {
-    /// This very chain was done before.
-    DoneBefore,
-    Refused(Refusal),
-}
-
 impl Core {
     pub fn new(records_max: usize) -> Self {
-        Self { store: Store::default(), records_max }
+        Self { store: Store::default(), debts: Debts::default(), records_max }
     }
 
     /// Whether it has no room for another reservation.
@@ -50,14 +46,18 @@ impl Core {
     }
 
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
-        self.store.expire(now_ms, EXPIRED_PER_CALL);
-        let (mut trial, mut taken) = (Trial::new(), SmallVec::new());
-        let mut tried = self.attempt(chain, &mut trial, &mut taken);
-        // What is due but not freed yet must not deny anybody.
+        // What is taken as far as there is, and what is owed, depend on all that is due; a refusal does too.
+        let needs_all = |transfer: &Transfer| match transfer.action {
+            Action::TakeUpTo(_) | Action::Debt(_) => true,
+            _ => self.debts.is_repaying(transfer.account.id),
+        };
+        let needs_all = chain.transfers.iter().any(needs_all);
+        self.expire(now_ms, if needs_all { usize::MAX } else { EXPIRED_PER_CALL });
+        self.meet_terms(chain, now_ms);
+        let (mut trial, mut tried) = self.attempt(chain);
         if matches!(tried, Err(Stop::Refused(_))) && self.store.is_due(now_ms) {
-            self.store.expire(now_ms, usize::MAX);
-            (trial, taken) = (Trial::new(), SmallVec::new());
-            tried = self.attempt(chain, &mut trial, &mut taken);
+            self.expire(now_ms, usize::MAX);
+            (trial, tried) = self.attempt(chain);
         }
         let is_repeat = matches!(tried, Err(Stop::DoneBefore));
         let verdict = match tried {
@@ -65,12 +65,13 @@ impl Core {
                 return Err(LedgerError::Full(self.records_max));
             }
             Ok(()) => {
-                self.commit(chain, &mut trial, &taken, now_ms);
+                self.commit(chain, &mut trial, now_ms);
+                self.pay_with_what_is_free(chain, &mut trial, now_ms);
                 Verdict::Done
             }
             Err(Stop::DoneBefore) => {
                 self.share(chain);
-                taken = self.taken_before(chain);
+                trial.taken = self.taken_before(chain);
                 Verdict::Done
             }
             Err(Stop::Refused(refusal)) => {
@@ -78,18 +79,17 @@ impl Core {
                 Verdict::Refused(refusal)
             }
         };
-        let available = self.available(chain, &mut trial, verdict);
-        if verdict != Verdict::Done {
-            taken.clear();
-        }
-        Ok(Outcome { verdict, available, is_repeat, taken })
+        Ok(Outcome { is_repeat, ..self.outcome(chain, &mut trial, verdict) })
     }
 
     /// How many records a chain adds. A void adds none, and when the ledger is full it takes one away.
     fn new_records(&self, chain: &Chain) -> usize {
         let voids = chain.transfers.iter().filter(|transfer| transfer.action.is_void()).count();
         let freed = if self.is_full() { voids } else { 0 };
-        (chain.transfers.len() - voids).saturating_sub(freed)
+        // A debt is a record, and so is what pays for it.
+        let debts =
+            chain.transfers.iter().filter(|transfer| matches!(transfer.action, Action::Debt(_))).count();
+        (chain.transfers.len() + debts - voids).saturating_sub(freed)
     }
 
     /// How many records there may be after a chain. What settles a lease has room of its own, so that a ledger that is
@@ -103,38 +103,69 @@ impl Core {
 
     /// What an account holds, brought to `capacity` if that can be done now.
     pub fn balance(&mut self, account: &Account, capacity: u64, now_ms: u64) -> Balance {
-        self.store.expire(now_ms, usize::MAX);
+        self.expire(now_ms, usize::MAX);
+        self.meet_capacity(account.id, capacity, now_ms);
+        let debt = self.debts.get(account.id).map_or(0, |debt| debt.owed);
         let slot = self.store.account(account.id);
         if slot == NONE {
-            return Balance { capacity, used: 0, debt: 0 };
+            return Balance { capacity, used: 0, debt };
         }
         let there = self.store.slot_mut(slot);
         there.capacity = settled(there.capacity, there.pending, capacity);
-        Balance { capacity: there.capacity, used: there.pending, debt: there.debt }
+        Balance { capacity: there.capacity, used: there.pending, debt }
     }
 
-    /// What an account holds, and when that comes back, in no order. `None` if it is not known yet: each call finds out a
-    /// part, so that none takes long.
+    /// What an account holds, and when that comes back to others, in no order. `None` if it is not known yet: each call
+    /// finds out a part, so that none takes long.
     pub fn schedule(&mut self, account: &Account, now_ms: u64) -> Option<Schedule> {
-        if self.store.expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {
+        if self.expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {
             return None;
         }
-        let slot = self.store.account(account.id);
-        if slot == NONE {
-            return Some(Schedule { is_whole: true, ..Schedule::default() });
-        }
-        let used = self.store.slot(slot).pending;
-        match self.store.releases(slot, now_ms) {
-            Releases::Known(releases) => Some(Schedule { used, releases, is_whole: true }),
-            Releases::NotYet => None,
-            Releases::Unknown => Some(Schedule { used, ..Schedule::default() }),
+        let releases = match self.store.account(account.id) {
+            NONE => Some(Vec::new()),
+            slot => match self.store.releases(slot, now_ms) {
+                Releases::Known(releases) => Some(releases),
+                Releases::NotYet => return None,
+                Releases::Unknown => None,
+            },
+        };
+        Some(self.schedule_of(account, releases, now_ms))
+    }
+
+    /// The schedule of an account that gets back what it holds like this; `None` if that is not known.
+    fn schedule_of(&self, account: &Account, releases: Option<Vec<Release>>, now_ms: u64) -> Schedule {
+        let used = match self.store.account(account.id) {
+            NONE => 0,
+            slot => self.store.slot(slot).pending,
+        };
+        let is_whole = releases.is_some();
+        let schedule = Schedule { used, releases: releases.unwrap_or_default(), is_whole };
+        match self.debts.get(account.id).and_then(|debt| Some((debt, debt.window_ms()?))) {
+            Some((debt, window_ms)) => schedule.after_debt(debt.owed, debt.capacity, window_ms, now_ms),
+            None => schedule,
         }
     }
 
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
+        let mut done = 0;
+        while done < most {
+            let Some(freed) = self.store.expire_next(now_ms) else { break };
+            // In the order of time: what comes back pays at once, however late it is looked at.
+            self.pay(freed.account, freed.at_ms);
+            done += 1;
+        }
+        done
+    }
+
+    /// The limits that got into debt, or out of it, since this was last asked.
+    pub fn take_debt_changes(&mut self) -> Vec<DebtChange> {
+        self.debts.take_changes()
+    }
+
+    /// Drops what is known of accounts that nobody asks about any more.
+    pub fn forget_timelines(&mut self, now_ms: u64) {
         self.store.forget_timelines(now_ms);
-        self.store.expire(now_ms, most)
     }
 
     /// Reservations and names held now.
@@ -142,167 +173,13 @@ impl Core {
         self.store.records()
     }
 
-    /// Tries the transfers in order on copies of the accounts. Changes nothing.
-    fn attempt(&self, chain: &Chain, trial: &mut Trial, taken: &mut Taken) -> Result<(), Stop> {
-        for (index, transfer) in chain.transfers.iter().enumerate() {
-            let place = self.enter(trial, transfer);
-            match self.step(chain, index, transfer, &mut trial[place]) {
-                Ok(units) => taken.extend(units),
-                Err(Some(code)) => return Err(Stop::Refused(self.refusal(chain, trial, index, code))),
-                Err(None) => {
-                    return Err(match self.is_still_held(chain) {
-                        Ok(()) => Stop::DoneBefore,
-                        Err((index, code)) => Stop::Refused(Refusal::one(index, code)),
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// One transfer: what it took if that was not certain. `Err(None)`: the chain was done before.
-    fn step(
-        &self,
-        chain: &Chain,
-        index: usize,
-        transfer: &Transfer,
-        tried: &mut Tried,
-    ) -> Result<Option<u64>, Option<RefusalCode>> {
-        match transfer.action {
-            Action::Reserve(hold) => {
-                self.known(chain, index, tried.slot, Purpose::Reserve, hold.amount)?;
-                take(tried, hold).map_err(Some)?;
-            }
-            Action::TakeUpTo(hold) => {
-                let known = self.find(chain, tried.slot, Purpose::Take).map(|record| record.amount);
-                self.known(chain, index, tried.slot, Purpose::Take, known.unwrap_or_default())?;
-                return take_up_to(tried, hold).map(Some).map_err(Some);
-            }
-            Action::Rereserve(hold) => {
-                self.known(chain, index, tried.slot, Purpose::Rereserve, hold.amount)?;
-                // From what the account has, also while that is being lowered.
-                take(tried, Hold { capacity: hold.capacity.max(tried.capacity), ..hold }).map_err(Some)?;
-            }
-            Action::Debt { amount } => self.known(chain, index, tried.slot, Purpose::Debt, amount)?,
-            Action::Void => self.void_step(chain, index, tried, Purpose::Reserve)?,
-            Action::VoidTaken => self.void_step(chain, index, tried, Purpose::Take)?,
-            Action::VoidRereserved => self.void_step(chain, index, tried, Purpose::Rereserve)?,
-        }
-        Ok(None)
-    }
-
-    fn void_step(
-        &self,
-        chain: &Chain,
-        index: usize,
-        tried: &mut Tried,
-        purpose: Purpose,
-    ) -> Result<(), Option<RefusalCode>> {
-        match self.find(chain, tried.slot, purpose) {
-            None => Err(Some(RefusalCode::PendingTransferNotFound)),
-            Some(record) => match record.fate {
-                Fate::Counted => {
-                    tried.pending -= record.amount;
-                    Ok(())
-                }
-                // Only this lease's void could have done it: it is being sent again.
-                Fate::Voided if index == 0 => Err(None),
-                Fate::Voided => Err(Some(RefusalCode::PendingTransferAlreadyVoided)),
-                Fate::Expired => Err(Some(RefusalCode::PendingTransferExpired)),
-                Fate::Refused => Err(Some(RefusalCode::PendingTransferNotFound)),
-            },
-        }
-    }
-
-    /// Whether the caller used this name before, and what for.
-    fn known(
-        &self,
-        chain: &Chain,
-        index: usize,
-        slot: u32,
-        purpose: Purpose,
-        amount: u64,
-    ) -> Result<(), Option<RefusalCode>> {
-        match self.find(chain, slot, purpose) {
-            None => Ok(()),
-            Some(record) if record.fate == Fate::Refused => Err(Some(RefusalCode::IdAlreadyFailed)),
-            Some(record) if index == 0 && record.amount == amount => Err(None),
-            Some(_) => Err(Some(RefusalCode::ExistsWithDifferentFields)),
-        }
-    }
-
-    fn find(&self, chain: &Chain, slot: u32, purpose: Purpose) -> Option<&Record> {
-        self.place(chain, slot, purpose).map(|at| self.store.record(at))
-    }
-
-    fn place(&self, chain: &Chain, slot: u32, purpose: Purpose) -> Option<u32> {
-        if is_anonymous(chain) || slot == NONE {
-            return None;
-        }
-        self.store.find(chain.lease.bits(), slot, purpose)
-    }
-
-    /// What a chain that is sent again took the first time.
-    fn taken_before(&self, chain: &Chain) -> Taken {
-        let takes = chain.transfers.iter().filter(|it| matches!(it.action, Action::TakeUpTo(_)));
-        let slots = takes.map(|transfer| self.store.account(transfer.account.id));
-        slots.map(|slot| self.find(chain, slot, Purpose::Take).map_or(0, |record| record.amount)).collect()
-    }
-
-    /// The place of the transfer's account in the trial.
-    fn enter(&self, trial: &mut Trial, transfer: &Transfer) -> usize {
-        let id = transfer.account.id;
-        if let Some(place) = trial.iter().position(|tried| tried.id == id) {
-            return place;
-        }
-        let slot = self.store.account(id);
-        let (capacity, pending) = match slot {
-            NONE => match transfer.action {
-                Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) => {
-                    (hold.capacity, 0)
-                }
-                Action::Void | Action::VoidTaken | Action::VoidRereserved | Action::Debt { .. } => (0, 0),
-            },
-            slot => (self.store.slot(slot).capacity, self.store.slot(slot).pending),
-        };
-        trial.push(Tried { id, slot, capacity, pending, pending_before: pending });
-        trial.len() - 1
-    }
-
-    /// What is free on each account afterwards, also on those that the trial did not come to.
-    fn available(&self, chain: &Chain, trial: &mut Trial, verdict: Verdict) -> SmallVec<[u64; 4]> {
-        let of = |transfer: &Transfer| {
-            let place = self.enter(trial, transfer);
-            let tried = &trial[place];
-            let pending = if verdict == Verdict::Done { tried.pending } else { tried.pending_before };
-            tried.capacity.saturating_sub(pending)
-        };
-        chain.transfers.iter().map(of).collect()
-    }
-
-    /// Names the others of the chain that don't fit either.
-    fn refusal(&self, chain: &Chain, trial: &mut Trial, index: usize, code: RefusalCode) -> Refusal {
-        let mut failed = TransferSet::one(index);
-        if code == RefusalCode::ExceedsCredits {
-            for (later, transfer) in chain.transfers.iter().enumerate().skip(index + 1) {
-                let place = self.enter(trial, transfer);
-                let code = self.step(chain, later, transfer, &mut trial[place]);
-                if code == Err(Some(RefusalCode::ExceedsCredits)) {
-                    failed.insert(later);
-                }
-            }
-        }
-        Refusal { index, code, failed }
-    }
-
     /// From here on it succeeds.
-    fn commit(&mut self, chain: &Chain, trial: &mut Trial, taken: &Taken, now_ms: u64) {
-        let mut taken = taken.iter();
+    fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
         let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
+        let mut taken = trial.taken.clone().into_iter();
         for transfer in &chain.transfers {
             let id = transfer.account.id;
-            let tried =
-                trial.iter_mut().find(|tried| tried.id == id).expect("every account must have been tried");
+            let tried = trial.account(id);
             if tried.slot == NONE {
                 tried.slot = self.store.account_or_new(id, tried.capacity);
             }
@@ -312,7 +189,7 @@ impl Core {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
                 Action::TakeUpTo(hold) => {
-                    let amount = *taken.next().expect("what was tried must have taken something");
+                    let amount = taken.next().expect("what it takes must be known");
                     self.hold(chain, lease, slot, Purpose::Take, Hold { amount, ..hold }, now_ms);
                 }
                 Action::Void | Action::VoidTaken | Action::VoidRereserved => {
@@ -325,14 +202,10 @@ impl Core {
                     // An account goes with its last record.
                     tried.slot = self.store.account(id);
                 }
-                Action::Debt { amount } => {
-                    let slot_debt = &mut self.store.slot_mut(slot).debt;
-                    *slot_debt = slot_debt.saturating_add(amount);
-                    let until_ms = now_ms + RETRY_MEMORY_MS;
-                    self.store.insert(
-                        Record::name_only(lease, slot, Purpose::Debt, Fate::Voided, amount),
-                        until_ms,
-                    );
+                Action::Debt(hold) => {
+                    self.debts.add(&transfer.account, hold);
+                    let name = Record::name_only(lease, slot, Purpose::Debt, Fate::Voided, hold.amount);
+                    self.store.insert(name, now_ms + RETRY_MEMORY_MS);
                 }
             }
         }

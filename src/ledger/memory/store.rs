@@ -1,11 +1,11 @@
 //! What the embedded ledger holds: accounts, records, their indexes and the order in which records expire.
 //!
 //! Slabs with free lists and tables of 32-bit places, so that a million reservations cost well under 150 MB. An account
-//! exists only while it has a record or a debt: keys that nobody asks about any more cost nothing. No rules here.
+//! exists only while it has a record: keys that nobody asks about any more cost nothing. No rules here.
 
 mod timeline;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
@@ -24,19 +24,22 @@ const TICK_MS: u64 = 10;
 /// most about a thousand records whatever its rate.
 const TICKS_PER_WINDOW: u64 = 1000;
 
-/// Accounts that hold nothing but a debt: about 100 bytes each, so under 7 MB. Beyond that the oldest debts are forgotten.
-const DEBTS_MAX: usize = 1 << 16;
-
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     id: LimitId,
     pub capacity: u64,
     pub pending: u64,
-    pub debt: u64,
     /// Its newest record.
     first: u32,
     /// The newest record of hits that are counted together.
     counting: u32,
+}
+
+/// A record has ended by itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Freed {
+    pub(super) account: LimitId,
+    pub(super) at_ms: u64,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +55,6 @@ pub(super) struct Store {
     ends: BTreeMap<u64, u32>,
     /// Of large accounts at which somebody waits.
     timelines: Timelines,
-    /// Accounts that held nothing but a debt when they were put here, the oldest first.
-    debts: VecDeque<LimitId>,
     hasher: ahash::RandomState,
 }
 
@@ -93,7 +94,7 @@ impl Store {
         if found != NONE {
             return found;
         }
-        let new = Slot { id, capacity, pending: 0, debt: 0, first: NONE, counting: NONE };
+        let new = Slot { id, capacity, pending: 0, first: NONE, counting: NONE };
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = new;
@@ -132,7 +133,12 @@ impl Store {
     /// Adds hits that nobody names again.
     pub(super) fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
         let grain = (lifetime_ms / TICKS_PER_WINDOW).next_multiple_of(TICK_MS).max(TICK_MS);
-        let until_ms = (now_ms + lifetime_ms).next_multiple_of(grain);
+        self.count_until(slot, amount, (now_ms + lifetime_ms).next_multiple_of(grain));
+    }
+
+    /// The same, to the tick.
+    pub(super) fn count_until(&mut self, slot: u32, amount: u64, until_ms: u64) {
+        let until_ms = until_ms.next_multiple_of(TICK_MS);
         let counting = self.slots[slot as usize].counting;
         if counting != NONE && self.records[counting as usize].until_ms == until_ms {
             self.records[counting as usize].amount += amount;
@@ -213,11 +219,7 @@ impl Store {
             before => self.records[before as usize].after_of_account = after,
         }
         if slot.first == NONE {
-            if slot.debt == 0 {
-                self.remove_account(record.account);
-            } else {
-                self.remember_debt(record.account);
-            }
+            self.remove_account(record.account);
         }
         self.free_records.push(at);
     }
@@ -226,23 +228,20 @@ impl Store {
         self.ends.first_key_value().is_some_and(|(&until_ms, _)| until_ms <= now_ms)
     }
 
-    /// Ends at most `most` records that are due; how many it was.
-    pub(super) fn expire(&mut self, now_ms: u64, most: usize) -> usize {
-        let mut done = 0;
-        while done < most {
-            let Some((&until_ms, &at)) = self.ends.first_key_value() else { break };
-            if until_ms > now_ms {
-                break;
-            }
-            let record = self.records[at as usize];
-            if record.for_retries && record.fate == Fate::Counted {
-                self.end(at, Fate::Expired, now_ms + super::RETRY_MEMORY_MS);
-            } else {
-                self.remove(at);
-            }
-            done += 1;
+    /// Ends the record that is due first.
+    pub(super) fn expire_next(&mut self, now_ms: u64) -> Option<Freed> {
+        let (&until_ms, &at) = self.ends.first_key_value()?;
+        if until_ms > now_ms {
+            return None;
         }
-        done
+        let record = self.records[at as usize];
+        let freed = Freed { account: self.slots[record.account as usize].id, at_ms: until_ms };
+        if record.for_retries && record.fate == Fate::Counted {
+            self.end(at, Fate::Expired, now_ms + super::RETRY_MEMORY_MS);
+        } else {
+            self.remove(at);
+        }
+        Some(freed)
     }
 
     fn link_end(&mut self, at: u32, until_ms: u64) {
@@ -299,19 +298,6 @@ impl Store {
                     before = records[before as usize].next_of_lease;
                 }
                 records[before as usize].next_of_lease = next;
-            }
-        }
-    }
-
-    /// An account that holds nothing but a debt stays as long as there are not too many of them.
-    fn remember_debt(&mut self, slot: u32) {
-        self.debts.push_back(self.slots[slot as usize].id);
-        while self.debts.len() > DEBTS_MAX {
-            let Some(oldest) = self.debts.pop_front() else { return };
-            let slot = self.account(oldest);
-            // It may be in use again.
-            if slot != NONE && self.slots[slot as usize].first == NONE {
-                self.remove_account(slot);
             }
         }
     }

@@ -301,6 +301,22 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.ledger.schedule(account, lifetime_seconds).await
     }
 
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
+        self.shared.ledger.is_used_up(account, spec)
+    }
+
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
+        self.shared.ledger.owed(account, spec)
+    }
+
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
+        self.shared.ledger.repaid_in_ms(account, spec, amount)
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        self.shared.ledger.forgive(want).await
+    }
+
     fn ready(&self) -> Result<(), String> {
         self.shared.ledger.ready()
     }

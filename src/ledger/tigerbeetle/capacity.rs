@@ -1,5 +1,6 @@
 //! What to do about an account that holds one capacity and should hold another. Pure.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::wire::CapacityChange;
@@ -13,16 +14,28 @@ pub struct Wanted {
     /// `None`: whatever it is.
     pub capacity: Option<u64>,
     pub has_debt_account: bool,
+    /// The window of a limit that repays what it owes: whether it does must be known.
+    pub repays: Option<NonZeroU32>,
 }
 
 impl From<Want> for Wanted {
     fn from(want: Want) -> Self {
-        let has_debt_account = want.overage == Overage::Debt;
-        Self { account: want.account, capacity: Some(want.capacity), has_debt_account }
+        let Want { account, capacity, overage, lifetime_seconds } = want;
+        Self::new(account, Some(capacity), overage, lifetime_seconds)
     }
 }
 
 impl Wanted {
+    pub fn new(
+        account: Arc<Account>,
+        capacity: Option<u64>,
+        overage: Overage,
+        lifetime_seconds: NonZeroU32,
+    ) -> Self {
+        let repays = (overage == Overage::Repay).then_some(lifetime_seconds);
+        Self { account, capacity, has_debt_account: overage != Overage::Deny, repays }
+    }
+
     /// Of several who want something of the same account, the first says which capacity.
     pub fn merge(all: impl Iterator<Item = Wanted>) -> Vec<Wanted> {
         let mut merged: ahash::AHashMap<LimitId, Wanted> = ahash::AHashMap::new();
@@ -30,6 +43,7 @@ impl Wanted {
             let there = merged.entry(wanted.account.id).or_insert_with(|| wanted.clone());
             there.capacity = there.capacity.or(wanted.capacity);
             there.has_debt_account |= wanted.has_debt_account;
+            there.repays = there.repays.or(wanted.repays);
         }
         merged.into_values().collect()
     }
@@ -111,7 +125,7 @@ mod tests {
         let account = Arc::new(Account::new(LimitKey::new("k")));
         let wanted = |capacity, has_debt_account| {
             let account = Arc::clone(&account);
-            Wanted { account, capacity, has_debt_account }
+            Wanted { account, capacity, has_debt_account, repays: None }
         };
         let all = [wanted(None, true), wanted(Some(7), false), wanted(Some(9), false)];
         let merged = Wanted::merge(all.into_iter());

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::owing::Owing;
 use crate::ledger::Account;
 use crate::limit::id::digest_id;
 
@@ -17,6 +18,12 @@ const RAISE_DOUBLINGS_MAX: u64 = 3;
 
 /// After so long without one the next dispute is the first.
 const DISPUTE_OVER_MS: u64 = 60_000;
+
+/// How old a sample may be that says that nothing is left.
+const LOOK_MS: u64 = 4_000;
+
+/// For how long after somebody wanted to know it is kept up to date.
+const WATCH_MS: u64 = 60_000;
 
 #[derive(Debug)]
 pub struct Known {
@@ -35,6 +42,9 @@ pub struct Known {
     refused_at_ms: AtomicU64,
     /// The debt account is known to exist.
     has_debt_account: AtomicBool,
+    owing: Owing,
+    /// When somebody last wanted to know whether anything is left.
+    looked_at_ms: AtomicU64,
 }
 
 impl Default for Known {
@@ -49,6 +59,8 @@ impl Default for Known {
             sampling: AtomicBool::new(false),
             refused_at_ms: AtomicU64::new(0),
             has_debt_account: AtomicBool::new(false),
+            owing: Owing::default(),
+            looked_at_ms: AtomicU64::new(0),
         }
     }
 }
@@ -80,6 +92,11 @@ impl Known {
     pub(super) fn forget(&self) {
         self.funded.store(UNKNOWN, Ordering::Release);
         self.set_has_debt_account(false);
+        self.owing.forget();
+    }
+
+    pub(super) fn owing(&self) -> &Owing {
+        &self.owing
     }
 
     /// Compares what is believed with what was read after `asked_at_ms`. What was believed, if that was wrong: then
@@ -121,6 +138,18 @@ impl Known {
     pub(super) fn set_sample(&self, available: u64, now_ms: u64) {
         self.sampled_at_ms.store(now_ms, Ordering::Relaxed);
         self.sample.store(available, Ordering::Relaxed);
+    }
+
+    /// Whether nothing was left when the background reader looked, not longer than `LOOK_MS` ago.
+    pub(super) fn is_used_up(&self, now_ms: u64) -> bool {
+        self.looked_at_ms.store(now_ms, Ordering::Relaxed);
+        let age_ms = now_ms.saturating_sub(self.sampled_at_ms.load(Ordering::Relaxed));
+        age_ms <= LOOK_MS && self.sample.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether somebody will want to know again that nothing is left: then the reader keeps looking.
+    pub(super) fn is_watched(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.looked_at_ms.load(Ordering::Relaxed)) <= WATCH_MS
     }
 
     /// What was just taken here is not free any more.
@@ -202,6 +231,18 @@ mod tests {
         now_ms += DISPUTE_OVER_MS;
         known.dispute(now_ms);
         assert!(!known.is_disputed(now_ms + 2_000));
+    }
+
+    #[test]
+    fn that_nothing_is_left_is_believed_for_some_seconds() {
+        let known = Known::default();
+        assert!(!known.is_used_up(100_000) && known.is_watched(160_000) && !known.is_watched(160_001));
+        known.set_sample(0, 100_000);
+        assert!(known.is_used_up(104_000) && !known.is_used_up(104_001));
+        known.set_sample(1, 105_000);
+        assert!(!known.is_used_up(105_000));
+        known.spend_sample(1);
+        assert!(known.is_used_up(105_000));
     }
 
     #[test]

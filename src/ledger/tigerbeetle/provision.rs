@@ -25,7 +25,7 @@ use crate::clock;
 use crate::ledger::{
     Account, Action, CapacityEvent, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict, Want,
 };
-use crate::limit::LimitId;
+use crate::limit::{LimitId, Overage};
 use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 
 /// What the provisioner is asked for.
@@ -63,10 +63,18 @@ fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
     let account = Arc::clone(&transfer.account);
     match transfer.action {
         Action::Void | Action::VoidTaken | Action::VoidRereserved => None,
-        Action::Reserve(hold) | Action::TakeUpTo(hold) | Action::Rereserve(hold) => {
-            Some(Wanted { account, capacity: Some(hold.capacity), has_debt_account: false })
+        Action::Reserve(hold) => {
+            Some(Wanted::new(account, Some(hold.capacity), hold.overage, hold.lifetime_seconds))
         }
-        Action::Debt { .. } => Some(Wanted { account, capacity: None, has_debt_account: true }),
+        // These last for the rest of a window.
+        Action::Rereserve(hold) | Action::TakeUpTo(hold) => {
+            Some(Wanted::new(account, Some(hold.capacity), Overage::Deny, hold.lifetime_seconds))
+        }
+        Action::Debt(hold) => {
+            // What pays for it is taken from what the limit has, so it must have something.
+            let capacity = account.known.funded().is_none().then_some(hold.capacity);
+            Some(Wanted::new(account, capacity, hold.overage, hold.lifetime_seconds))
+        }
     }
 }
 
@@ -177,6 +185,7 @@ impl Provisioner<'_> {
 
     async fn provision_part(&mut self, wanted: &[Wanted]) -> Result<(), SessionError> {
         let existed = self.create_accounts(wanted).await?;
+        self.look_at_debts(wanted).await?;
         let (mut items, mut known) = (Vec::new(), Vec::new());
         for (wanted, existed) in wanted.iter().zip(existed) {
             if let Some(capacity) = wanted.capacity {
@@ -224,6 +233,26 @@ impl Provisioner<'_> {
         }
         debts.iter().for_each(|wanted| wanted.account.known.set_has_debt_account(true));
         Ok(existed)
+    }
+
+    /// Finds out what limits owe that repay it before anybody gets anything.
+    async fn look_at_debts(&self, wanted: &[Wanted]) -> Result<(), SessionError> {
+        let repays = |wanted: &&Wanted| wanted.repays.is_some();
+        let repaying: Vec<&Arc<Account>> =
+            wanted.iter().filter(repays).map(|wanted| &wanted.account).collect();
+        if repaying.is_empty() {
+            return Ok(());
+        }
+        wanted.iter().filter(repays).for_each(|wanted| wanted.account.known.owing().meet(wanted.repays));
+        let asked_at_ms = clock::monotonic_ms();
+        let ids: Vec<u128> = repaying.iter().map(|account| account.debt_id()).collect();
+        let session = &self.shared.writer.session;
+        let found = self.shared.ask_again(Side::Writer, || session.lookup_accounts(ids.clone())).await?;
+        let owed: HashMap<u128, u64> = found.iter().map(|debt| (debt.id(), wire::owed(debt))).collect();
+        for (account, id) in repaying.into_iter().zip(ids) {
+            self.shared.found_debt(account, owed.get(&id).copied().unwrap_or(0), asked_at_ms);
+        }
+        Ok(())
     }
 
     async fn look_up(&self, items: Vec<Item>) -> Result<Vec<Item>, SessionError> {
@@ -317,6 +346,7 @@ impl Provisioner<'_> {
             account: Arc::clone(account),
             capacity: Some(*capacity),
             has_debt_account: false,
+            repays: None,
         };
         let wanted: Vec<Wanted> = self.lowering.values().map(wanted).collect();
         if let Err(error) = self.provision(wanted).await {

@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
-use ahash::AHashSet;
 use tigerbeetle_unofficial as tb;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::provision;
+use super::releases;
 use super::session::SessionError;
 use super::shared::{Shared, Side, Task};
 use super::wire;
 use crate::clock;
-use crate::ledger::{Account, Balance, LedgerError, Release, Schedule, Want};
+use crate::ledger::{Account, Balance, LedgerError, Schedule, Want};
 use crate::limit::Overage;
 
 /// What somebody wants to know.
@@ -32,9 +32,6 @@ pub enum Read {
 }
 
 type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
-
-/// An expiry lags behind its time by up to a pulse of 100 ms, and by more under load. Beyond this much it has been.
-const EXPIRY_LAG_MS: u64 = 300;
 
 /// How old a sample gets.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -104,62 +101,51 @@ impl Reader {
         }
     }
 
-    /// What an account's pending transfers give back and when. Those that were voided or have expired are left out.
+    /// What an account gives back to others and when: what it owes is paid first.
     async fn schedule(
         &self,
         account: &Account,
         lifetime_seconds: NonZeroU32,
     ) -> Result<Schedule, SessionError> {
-        let (now_ms, now_unix_ms) = (clock::monotonic_ms(), clock::unix_ms());
-        let lifetime_ms = u64::from(lifetime_seconds.get()) * 1000;
-        let since_ms = now_unix_ms.saturating_sub(lifetime_ms + EXPIRY_LAG_MS);
-        let most = u32::try_from(self.shared.events_max.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
-        let since = UNIX_EPOCH + Duration::from_millis(since_ms);
-        let session = &self.shared.reader.session;
-        let read = || session.debits_since(account.id.bits(), since, most);
-        let debits = self.shared.ask_again(Side::Reader, read).await?;
-        // After those, so that what expires in between is missing rather than there twice.
-        let found = self.look_up(vec![account.id.bits()]).await?;
-        let balance = found.get(&account.id.bits()).map(|there| balance_of(there, None));
-        if let Some(balance) = balance {
-            account.known.set_sample(balance.available(), clock::monotonic_ms());
-        }
-        let used = balance.map_or(0, |balance| balance.used);
-        let voided: AHashSet<u128> =
-            debits.iter().map(tb::Transfer::pending_id).filter(|id| *id != 0).collect();
-        let mut releases = Vec::new();
-        for debit in &debits {
-            let is_pending = debit.flags().contains(tb::transfer::Flags::PENDING);
-            let made_unix_ms =
-                debit.timestamp().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-            let ends_unix_ms = u64::try_from(made_unix_ms).unwrap_or(0) + u64::from(debit.timeout()) * 1000;
-            let has_ended = ends_unix_ms + EXPIRY_LAG_MS < now_unix_ms;
-            if is_pending && !has_ended && !voided.contains(&debit.id()) {
-                let at_ms = now_ms + ends_unix_ms.saturating_sub(now_unix_ms);
-                releases.push(Release { at_ms, amount: u64::try_from(debit.amount()).unwrap_or(u64::MAX) });
-            }
-        }
-        releases.sort_unstable();
-        Ok(Schedule { used, releases, is_whole: debits.len() < most as usize })
+        let schedule = releases::read(&self.shared, account, lifetime_seconds).await?;
+        let owing = account.known.owing();
+        let (Some(owed), Some(window_seconds)) = (owing.owed(), owing.window_seconds()) else {
+            return Ok(schedule);
+        };
+        let (capacity, window_ms) =
+            (account.known.funded().unwrap_or(0), u64::from(window_seconds.get()) * 1000);
+        Ok(schedule.after_debt(owed, capacity, window_ms, clock::monotonic_ms()))
     }
 
     /// Looks at what was used, and with it whether the cluster answers.
     async fn sample(&self, touched: Touched) {
         let mut ids: Vec<u128> = touched.0.iter().map(|account| account.id.bits()).collect();
+        let repays = |account: &&Arc<Account>| account.known.owing().window_seconds().is_some();
+        ids.extend(touched.0.iter().filter(repays).map(|account| account.debt_id()));
         ids.push(wire::operator_id());
         let asked_at_ms = clock::monotonic_ms();
         match self.look_up(ids).await {
             Ok(found) => {
                 let now_ms = clock::monotonic_ms();
                 let mut seen = Vec::with_capacity(touched.0.len());
+                let mut watched = Vec::new();
                 for account in &touched.0 {
                     if let Some(there) = found.get(&account.id.bits()) {
                         let balance = balance_of(there, None);
                         account.known.set_sample(balance.available(), now_ms);
+                        if balance.available() == 0 && account.known.is_watched(now_ms) {
+                            watched.push(Arc::clone(account));
+                        }
                         seen.push((account, balance.capacity));
                     }
                 }
+                for account in touched.0.iter().filter(repays) {
+                    let owed = found.get(&account.debt_id()).map_or(0, wire::owed);
+                    self.shared.found_debt(account, owed, asked_at_ms);
+                }
                 self.compare(&seen, asked_at_ms, now_ms);
+                drop(touched);
+                watched.iter().for_each(|account| self.shared.touch(account));
             }
             Err(error) => tracing::debug!(%error, "could not sample balances"),
         }
@@ -178,7 +164,12 @@ impl Reader {
             if *there < here {
                 account.known.dispute(now_ms);
             } else {
-                let want = Want { account: Arc::clone(account), capacity: here, overage: Overage::Deny };
+                let want = Want {
+                    account: Arc::clone(account),
+                    capacity: here,
+                    overage: Overage::Deny,
+                    lifetime_seconds: NonZeroU32::MIN,
+                };
                 // If it is busy, the next request finds the same.
                 drop(self.provisioner.try_send(provision::Request::TooHigh(want)));
             }
@@ -227,10 +218,6 @@ impl Reader {
 }
 
 fn balance_of(account: &tb::Account, debt: Option<&tb::Account>) -> Balance {
-    let clamp = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
-    Balance {
-        capacity: clamp(account.credits_posted().saturating_sub(account.debits_posted())),
-        used: clamp(account.debits_pending()),
-        debt: debt.map_or(0, |debt| clamp(debt.debits_posted())),
-    }
+    let (capacity, used) = wire::capacity_and_used(account);
+    Balance { capacity, used, debt: debt.map_or(0, wire::owed) }
 }

@@ -249,6 +249,7 @@ impl Session {
         self.call(|client| async move { Ok(client.get().lookup_accounts(ids).await?) }).await
     }
 
+    /// The transfers that there are of these.
     pub async fn lookup_transfers(&self, ids: Vec<u128>) -> Result<Vec<tb::Transfer>, SessionError> {
         self.call(|client| async move { Ok(client.get().lookup_transfers(ids).await?) }).await
     }

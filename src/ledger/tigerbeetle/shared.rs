@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::Options;
+use super::debtors::Debtors;
 use super::link::Link;
 use super::outage::Reason;
 use super::session::{EVENTS_MAX_DEVELOPMENT, SessionError};
@@ -38,6 +39,7 @@ pub struct Shared {
     pub events_max: AtomicUsize,
     /// Accounts used since the reader last looked.
     pub touched: parking_lot::Mutex<Vec<Arc<Account>>>,
+    pub debtors: Debtors,
     /// How often a task was started again.
     pub restarts: AtomicU64,
     /// The task that a test wants to fail.
@@ -61,13 +63,14 @@ pub enum Task {
     Worker = 1,
     Provisioner,
     Reader,
+    Payer,
 }
 
 impl Task {
     /// The session that can't be used without it.
     pub fn side(self) -> Side {
         match self {
-            Task::Worker | Task::Provisioner => Side::Writer,
+            Task::Worker | Task::Provisioner | Task::Payer => Side::Writer,
             Task::Reader => Side::Reader,
         }
     }
@@ -84,6 +87,7 @@ impl Shared {
             writer_lost: Notify::new(),
             events_max: AtomicUsize::new(EVENTS_MAX_DEVELOPMENT),
             touched: parking_lot::Mutex::default(),
+            debtors: Debtors::default(),
             restarts: AtomicU64::new(0),
             #[cfg(debug_assertions)]
             panics: AtomicU8::new(0),
@@ -201,6 +205,23 @@ impl Shared {
                 account.known.end_sampling();
             }
         }
+    }
+
+    /// A limit that repays was seen to owe this much, by a look that began at `asked_at_ms`.
+    pub fn found_debt(&self, account: &Arc<Account>, owed: u64, asked_at_ms: u64) {
+        account.known.owing().read(owed, asked_at_ms);
+        if owed > 0 {
+            self.debtors.add(account, owed, clock::monotonic_ms());
+        }
+    }
+
+    /// A debt was recorded here; 0 if it was there already.
+    pub fn owes_more(&self, account: &Arc<Account>, amount: u64) {
+        let now_ms = clock::monotonic_ms();
+        if amount > 0 {
+            account.known.owing().add(amount, now_ms);
+        }
+        self.debtors.owes_more(account, amount, now_ms);
     }
 
     /// A task panics the next time it has something to do. For tests, and not in a release.

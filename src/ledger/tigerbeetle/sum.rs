@@ -110,9 +110,7 @@ pub fn may_be_summed(chain: &Chain) -> bool {
 
 /// The same limits for the same time; the amounts may differ.
 pub fn alike(one: &Chain, other: &Chain) -> bool {
-    same(one, other, |one, other| {
-        (one.lifetime_seconds, one.capacity) == (other.lifetime_seconds, other.capacity)
-    })
+    same(one, other, |one, other| Hold { amount: 0, ..one } == Hold { amount: 0, ..other })
 }
 
 /// Alike, and for the same amounts.

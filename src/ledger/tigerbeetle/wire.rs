@@ -2,6 +2,7 @@
 //!
 //! Accounts and labels: one ledger, one code, an operator on the other side of every transfer.
 
+use std::num::NonZeroU32;
 use std::sync::OnceLock;
 
 use tigerbeetle_unofficial as tb;
@@ -117,8 +118,8 @@ fn push_linked(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
             Action::Void => void(&names, account, "xfer:void:", RESERVE),
             Action::VoidTaken => void(&names, account, "xfer:void-take:", TAKE),
             Action::VoidRereserved => void(&names, account, "xfer:void-rereserve:", RERESERVE),
-            Action::Debt { amount } => {
-                transfer(names.id("xfer:debt:", account), account.debt_id(), operator, amount)
+            Action::Debt(hold) => {
+                transfer(names.id("xfer:debt:", account), account.debt_id(), operator, hold.amount)
                     .with_flags(Flags::LINKED)
             }
         });
@@ -252,6 +253,45 @@ pub fn totals_move(item: &Item) -> [tb::Transfer; 2] {
 fn totals_id(label: &str, item: &Item) -> u128 {
     let Item { account, credits_posted, debits_posted, .. } = item;
     digest_id(&[&format!("{label}{}:{credits_posted}:{debits_posted}", account.key)])
+}
+
+/// Pays `amount` of a debt: posts it to the debt account, and reserves as much of the limit for a window. The first is
+/// named by what has been `paid` so far, so that of all who see the same only one pays.
+pub fn payment(
+    names: (TransferIds, &LeaseId),
+    account: &Account,
+    paid: u128,
+    amount: u64,
+    window_seconds: NonZeroU32,
+) -> [tb::Transfer; 2] {
+    let post = transfer(paid_id(account, paid), operator_id(), account.debt_id(), amount);
+    // Refused once it would stay refused under its name, so it has a new one each time. It is done only with the other.
+    let names = Names::new(names.0, names.1);
+    let reserve = transfer(names.id("xfer:repay:", account), account.id.bits(), operator_id(), amount)
+        .with_timeout(window_seconds.get())
+        .with_flags(Flags::PENDING);
+    [post.with_flags(Flags::LINKED), reserve]
+}
+
+/// Posts all that is owed, in the place of the next payment.
+pub fn forgiveness(account: &Account, debt: &tb::Account) -> tb::Transfer {
+    transfer(paid_id(account, debt.credits_posted()), operator_id(), account.debt_id(), owed(debt))
+}
+
+fn paid_id(account: &Account, paid: u128) -> u128 {
+    digest_id(&["xfer:repaid:", account.key.as_str(), ":", &paid.to_string()])
+}
+
+/// What a debt account owes: what was recorded less what was paid.
+pub fn owed(debt: &tb::Account) -> u64 {
+    let owed = debt.debits_posted().saturating_sub(debt.credits_posted());
+    u64::try_from(owed).unwrap_or(u64::MAX)
+}
+
+/// What a limit may hold, and what it holds.
+pub fn capacity_and_used(limit: &tb::Account) -> (u64, u64) {
+    let clamp = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+    (clamp(limit.credits_posted().saturating_sub(limit.debits_posted())), clamp(limit.debits_pending()))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,6 +16,8 @@ pub struct Work {
     pub sum: Option<Arc<Sum>>,
     /// `None`: nobody waits.
     pub reply: Option<Reply>,
+    /// It stays whatever becomes of its caller, who will send it again.
+    pub is_completion: bool,
 }
 
 pub type Reply = oneshot::Sender<Result<ChainAnswer, LedgerError>>;
@@ -40,7 +42,7 @@ pub enum WorkKind {
 
 impl Work {
     pub fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
-        Self { chain, kind: WorkKind::GiveBack, sum, reply: None }
+        Self { chain, kind: WorkKind::GiveBack, sum, reply: None, is_completion: false }
     }
 
     pub fn answer(self, answer: Result<Outcome, LedgerError>) {

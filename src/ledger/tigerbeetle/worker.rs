@@ -7,6 +7,7 @@
 //! are named, so they happen once, whenever the first sending lands; and what they came to is known afterwards for all
 //! but reserves whose name somebody else may have sent too (see [`settlement`]).
 
+mod readiness;
 mod settlement;
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use tigerbeetle_unofficial as tb;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::readiness::{Readiness, readiness};
 use super::batch::{Batch, Now};
 use super::provision;
 use super::session::SessionError;
@@ -25,7 +27,7 @@ use super::shared::{Shared, Side, Task};
 use super::wire;
 use super::work::{Work, WorkKind};
 use crate::clock;
-use crate::ledger::{Action, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
 
 /// The cluster drops the session that was silent longest, so one that has nothing to do says something.
@@ -240,34 +242,18 @@ impl Worker<'_> {
         }
         let now_ms = clock::monotonic_ms();
         for (index, transfer) in work.chain.transfers.iter().enumerate() {
-            let account = &transfer.account;
-            let known = &account.known;
-            let is_ready = match transfer.action {
-                Action::Void | Action::VoidTaken | Action::VoidRereserved => true,
-                Action::Debt { .. } => known.has_debt_account(),
-                // It takes from what the account has, also while that is being lowered.
-                Action::Rereserve(hold) => {
-                    known.funded().is_some_and(|funded| funded >= hold.capacity || known.is_disputed(now_ms))
+            match readiness(&transfer.account, transfer.action, now_ms) {
+                Readiness::Ready => {}
+                Readiness::Refused(code) => {
+                    // Others may have paid what it owes.
+                    self.shared.touch(&transfer.account);
+                    work.answer(Ok(Outcome::bare(Verdict::Refused(Refusal::one(index, code)))));
+                    return None;
                 }
-                Action::Reserve(hold) | Action::TakeUpTo(hold) => match known.funded() {
-                    None => false,
-                    Some(funded) if funded > hold.capacity => {
-                        if account.decrease.since_ms().is_some() {
-                            let refusal = Refusal::one(index, RefusalCode::LimitDecreasing);
-                            work.answer(Ok(Outcome::bare(Verdict::Refused(refusal))));
-                            return None;
-                        }
-                        false
-                    }
-                    // While others want less, what they left is all there is.
-                    Some(funded) if funded < hold.capacity => known.is_disputed(now_ms),
-                    // A decrease that was taken back is still waiting for its time.
-                    Some(_) => account.decrease.since_ms().is_none(),
-                },
-            };
-            if !is_ready {
-                self.send_to_provisioner(work);
-                return None;
+                Readiness::NotYet => {
+                    self.send_to_provisioner(work);
+                    return None;
+                }
             }
         }
         Some(work)

@@ -3,14 +3,22 @@
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::limit::{Kind, LimitKey, Origin, Overage};
+use crate::limit::{Charge, Kind, LimitKey, Origin, Overage};
 use crate::retry::policy::RetryPolicy;
 
 fn need() -> Need {
     let kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };
     let (unit, description, origin) = (String::new(), String::new(), Origin::Api);
-    let spec =
-        LimitSpec { kind, capacity: 1, overage: Overage::Deny, is_exact: false, unit, description, origin };
+    let spec = LimitSpec {
+        kind,
+        capacity: 1,
+        overage: Overage::Deny,
+        is_exact: false,
+        charge: Charge::default(),
+        unit,
+        description,
+        origin,
+    };
     Need { account: Arc::new(Account::new(LimitKey::new("held"))), spec: Arc::new(spec), amount: 1 }
 }
 

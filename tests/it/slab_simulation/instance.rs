@@ -82,6 +82,7 @@ pub struct Instance {
     pub is_draining: bool,
     pub paused_until_us: u64,
     pub pause_inside: Option<(u32, u64)>,
+    pub pause_at_ask: Option<u64>,
     pub capacity: Vec<u64>,
     pub calls: BTreeMap<u64, Call>,
     /// Reserves whose callers have left: the layer below gives them back when they land.
@@ -137,6 +138,7 @@ impl Instance {
             is_draining: false,
             paused_until_us: 0,
             pause_inside: None,
+            pause_at_ask: None,
             capacity: plan.limits.iter().map(|limit| limit.capacity).collect(),
             calls: BTreeMap::new(),
             left_behind: HashMap::new(),

@@ -53,6 +53,11 @@ pub enum Event {
         reading: u32,
         us: u64,
     },
+    /// The same right after the next slab was asked for, so that its answer waits.
+    PauseAtAsk {
+        instance: usize,
+        us: u64,
+    },
     /// The wall clock jumps.
     WallStep {
         instance: usize,
@@ -165,7 +170,7 @@ fn draw_fault(
     let instance = rng.usize(0..instances);
     let long_us = [20_000, 300_000, 1_200_000, 6_000_000][rng.usize(0..4)];
     let us = rng.u64(long_us / 4..=long_us);
-    let event = match rng.u8(0..14) {
+    let event = match rng.u8(0..15) {
         0 => {
             events.push((at_us + us, Event::Start { instance }));
             Event::Crash { instance }
@@ -175,6 +180,7 @@ fn draw_fault(
             Event::Drain { instance }
         }
         2 | 11..=13 => Event::Pause { instance, us },
+        14 => Event::PauseAtAsk { instance, us },
         3 | 4 => Event::PauseInside { instance, reading: rng.u32(0..6), us },
         5 => Event::WallStep { instance, ms: rng.i64(-10_000_000..10_000_000) },
         6 => {

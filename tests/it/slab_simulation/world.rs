@@ -379,6 +379,7 @@ fn who(event: &Event) -> Option<usize> {
         | Event::Drain { instance }
         | Event::Pause { instance, .. }
         | Event::PauseInside { instance, .. }
+        | Event::PauseAtAsk { instance, .. }
         | Event::WallStep { instance, .. }
         | Event::Configure { instance, .. }
         | Event::Sweep { instance } => Some(*instance),

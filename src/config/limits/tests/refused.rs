@@ -105,7 +105,7 @@ fn descriptors() {
 #[test]
 fn rate_limits() {
     let table = r#"
-        5 => %: must be a mapping with the keys unit, requests_per_unit, unlimited, name, replaces, exact, not a plain value
+        5 => %: must be a mapping with the keys unit, requests_per_unit, unlimited, name, replaces, exact, charge, not a plain value
         {unit: day} => %.requests_per_unit: is missing: how many requests per `unit`; 0 blocks
         {requests_per_unit: 1} => %.unit: is missing: UNITS; or `unlimited: true`
         {unit: fortnight, requests_per_unit: 1} => %.unit: must be UNITS, not `fortnight`
@@ -151,7 +151,9 @@ fn limits_of_a_descriptor() {
         {name: a, kind: concurrency, capacity: 1, timeout_seconds: 1.5} => %[0].timeout_seconds: SECONDS `1.5`
         {name: a, ONE, cost: 0} => %[0].cost: must be a whole number from 1 to 9223372036854775807, not `0`; or `hits`
         {name: a, ONE, cost: hit} => %[0].cost: must be a whole number from 1 to 9223372036854775807, not `hit`; or `hits`
-        {name: a, ONE, overage: dept} => %[0].overage: must be one of deny, debt, not `dept`; did you mean `debt`?
+        {name: a, ONE, overage: dept} => %[0].overage: must be one of deny, debt, repay, not `dept`; did you mean `debt`?
+        {name: a, ONE, charge: allways} => %[0].charge: must be one of admitted, always, not `allways`; did you mean `always`?
+        {name: a, HOLD, charge: always} => %[0].charge: is for rolling limits: who is refused holds nothing
         {name: a, HOLD, reconcile: true} => %[0].reconcile: is for rolling limits: a concurrency limit is released as a whole
         {name: a, ONE}, {name: a, HOLD} => %[1]: is called `a`, as is the limit at a:4; names must differ within a descriptor
         {name: a, ONE, replaces: []} => %[0].replaces: is a key of a `rate_limit`, not of a limit of a descriptor
@@ -160,7 +162,7 @@ fn limits_of_a_descriptor() {
         {ref: } => %[0].ref: is missing: the key of a named limit
         {ref: [a]} => %[0].ref: must be one plain value, not a list
         {ref: x, capacity: 5} => %[0].capacity: is a key of a limit of a descriptor, not of a reference to a named limit⏎%[0].ref: no file has a limit with the key `x` under `limits`
-        hello => %[0]: must be a mapping with the keys name, kind, capacity, window_seconds, timeout_seconds, unit, description, overage, exact, cost, reconcile, not a plain value
+        hello => %[0]: must be a mapping with the keys name, kind, capacity, window_seconds, timeout_seconds, unit, description, overage, exact, charge, cost, reconcile, not a plain value
     "#;
     let table = table
         .replace('%', "a:4: descriptors[0].limits")

@@ -9,13 +9,16 @@ use crate::limit::LeaseId;
 
 impl Core {
     /// Gives back what nobody was told of. A name that was sent again meanwhile is left alone: somebody else has it.
-    pub fn give_back(&mut self, chain: &Chain) {
+    pub fn give_back(&mut self, chain: &Chain, now_ms: u64) {
         for at in self.reserves_of(chain) {
             let record = self.store.record(at);
             if record.fate == Fate::Counted && !record.is_shared {
                 // The name is forgotten as well, so that whoever sends it again is charged.
                 self.store.remove(at);
             }
+        }
+        for transfer in &chain.transfers {
+            self.pay(transfer.account.id, now_ms);
         }
     }
 

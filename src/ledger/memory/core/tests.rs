@@ -1,4 +1,4 @@
-//! The rules where the ledger has no room left, or holds nothing but debts.
+//! The rules where the ledger has no room left.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,14 +6,20 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::*;
-use crate::limit::{LeaseId, LimitKey};
+use crate::limit::{LeaseId, LimitKey, Overage};
 
 fn account(n: usize) -> Arc<Account> {
     Arc::new(Account::new(LimitKey::new(&format!("k{n}"))))
 }
 
 fn hold(amount: u64) -> Hold {
-    Hold { amount, lifetime_seconds: NonZeroU32::new(600).unwrap(), capacity: 100, is_exact: false }
+    Hold {
+        amount,
+        lifetime_seconds: NonZeroU32::new(600).unwrap(),
+        capacity: 100,
+        overage: Overage::Debt,
+        is_exact: false,
+    }
 }
 
 fn chain(lease: usize, keep: Keep, account: &Arc<Account>, actions: &[Action]) -> Chain {
@@ -45,21 +51,4 @@ fn what_frees_is_never_refused_by_a_full_ledger() {
     assert_eq!(core.balance(&limit, 100, 0).used, 4 + 8);
     assert!(!core.is_full());
     assert_eq!(core.apply(&one_more, 0).unwrap().verdict, Verdict::Done);
-}
-
-#[test]
-fn accounts_that_hold_nothing_but_a_debt_are_forgotten_when_there_are_too_many() {
-    let (mut core, first) = (Core::default(), account(0));
-    let owe =
-        |n, account: &Arc<Account>| chain(n, Keep::ForCompletion, account, &[Action::Debt { amount: 7 }]);
-    core.apply(&owe(0, &first), 0).unwrap();
-    let later_ms = 10 * RETRY_MEMORY_MS;
-    assert_eq!(core.balance(&first, 100, later_ms).debt, 7, "it is remembered while there is room");
-    for n in 1..=(1 << 16) + 100 {
-        core.apply(&owe(n, &account(n)), later_ms + n as u64).unwrap();
-    }
-    let last = account((1 << 16) + 100);
-    assert_eq!(core.balance(&last, 100, 2 * later_ms).debt, 7);
-    assert_eq!(core.balance(&first, 100, 2 * later_ms).debt, 0);
-    assert_eq!(core.records(), 0);
 }

@@ -104,13 +104,19 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::limit::LimitKey;
+    use crate::limit::{LimitKey, Overage};
 
     fn chain(amounts: &[(u64, bool)]) -> Chain {
         let transfer = |(n, (amount, is_exact)): (usize, &(u64, bool))| {
             let account = Arc::new(Account::new(LimitKey::new(&n.to_string())));
             let lifetime_seconds = NonZeroU32::new(60).unwrap();
-            let hold = Hold { amount: *amount, lifetime_seconds, capacity: 100, is_exact: *is_exact };
+            let hold = Hold {
+                amount: *amount,
+                lifetime_seconds,
+                capacity: 100,
+                overage: Overage::Deny,
+                is_exact: *is_exact,
+            };
             Transfer { account, action: Action::Reserve(hold) }
         };
         let transfers = amounts.iter().enumerate().map(transfer).collect();

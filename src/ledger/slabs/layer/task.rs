@@ -13,7 +13,7 @@ use crate::ledger::slabs::returns::{GiveBack, Landed, Number, Step};
 use crate::ledger::{
     Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
 };
-use crate::limit::LimitId;
+use crate::limit::{LimitId, Overage};
 
 /// How long the task sleeps at most.
 const SLEEP_MS_MAX: u64 = 1_000;
@@ -48,6 +48,7 @@ pub async fn take<L: Ledger + 'static>(
         amount: ask.amount,
         lifetime_seconds: ask.timeout_seconds,
         capacity: ask.capacity,
+        overage: Overage::Deny,
         is_exact: true,
     };
     let action = if ask.up_to { Action::TakeUpTo(hold) } else { Action::Reserve(hold) };
@@ -87,7 +88,13 @@ fn chain_of(back: GiveBack<Arc<Account>>) -> Chain {
         Step::VoidKept => smallvec![one(Action::VoidRereserved)],
         Step::Keep { units, timeout_seconds } => {
             // Whatever the capacity is now: it is taken from what the account has.
-            let hold = Hold { amount: units, lifetime_seconds: timeout_seconds, capacity: 0, is_exact: true };
+            let hold = Hold {
+                amount: units,
+                lifetime_seconds: timeout_seconds,
+                capacity: 0,
+                overage: Overage::Deny,
+                is_exact: true,
+            };
             smallvec![one(void), one(Action::Rereserve(hold))]
         }
     };

@@ -7,7 +7,7 @@ use tb::transfer::Flags;
 
 use super::*;
 use crate::ledger::{Account, Action, Chain, Hold, Keep, Transfer};
-use crate::limit::LimitKey;
+use crate::limit::{LimitKey, Overage};
 
 /// What TigerBeetle does with pending transfers and their voids.
 #[derive(Default)]
@@ -74,16 +74,22 @@ const CAPACITY: u64 = 1_000_000;
 fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
     let transfers = holds.iter().map(|(account, amount)| {
         let lifetime_seconds = NonZeroU32::new(60).unwrap();
-        let hold = Hold { amount: *amount, lifetime_seconds, capacity: CAPACITY, is_exact: true };
+        let hold = Hold {
+            amount: *amount,
+            lifetime_seconds,
+            capacity: CAPACITY,
+            overage: Overage::Deny,
+            is_exact: true,
+        };
         Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));
     let chain = Chain { lease, keep, transfers: transfers.collect() };
-    Work { chain, kind: WorkKind::Apply, sum: None, reply: None }
+    Work { chain, kind: WorkKind::Apply, sum: None, reply: None, is_completion: false }
 }
 
 fn copy(work: &Work) -> Work {
-    Work { chain: work.chain.clone(), kind: work.kind, sum: None, reply: None }
+    Work { chain: work.chain.clone(), kind: work.kind, sum: None, reply: None, is_completion: false }
 }
 
 /// What everybody was told, by name; and what is held in sums.

@@ -25,7 +25,8 @@ use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
 use crate::ledger::tigerbeetle::wire::{self, ChainResult};
 use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind, can_be_given_back};
-use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
+use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict};
+use crate::limit::Overage;
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
@@ -92,7 +93,10 @@ impl Worker<'_> {
                     self.inbox.next.push_back(Work { kind: WorkKind::Claim, ..work });
                 }
             }
-            (WorkKind::Apply, ChainResult::DoneBefore) => work.answer(Ok(repeat())),
+            (WorkKind::Apply, ChainResult::DoneBefore) => {
+                self.note_debts(&work.chain, false);
+                work.answer(Ok(repeat()));
+            }
             (WorkKind::Apply, ChainResult::Refused(refusal)) => {
                 self.touch(&work.chain);
                 if refusal.code == RefusalCode::ExceedsCredits {
@@ -149,7 +153,7 @@ impl Worker<'_> {
             match asked.iter().map(amount).collect::<Option<_>>() {
                 Some(taken) => self.done(work, taken),
                 None => {
-                    if can_be_given_back(&work.chain) {
+                    if !work.is_completion && can_be_given_back(&work.chain) {
                         self.inbox.next.push_back(Work::give_back(work.chain.clone(), None));
                     }
                     work.answer(Err(LedgerError::Unavailable("what was taken is not known".to_owned())));
@@ -161,11 +165,12 @@ impl Worker<'_> {
     /// It holds. If its caller has left it is given back.
     fn done(&mut self, work: Work, taken: SmallVec<[u64; 1]>) {
         self.touch(&work.chain);
-        let Work { chain, reply, .. } = work;
+        self.note_debts(&work.chain, true);
+        let Work { chain, reply, is_completion, .. } = work;
         let Some(reply) = reply else { return };
         let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
         let answer = ChainAnswer { outcome, sum: None };
-        if reply.send(Ok(answer)).is_err() && can_be_given_back(&chain) {
+        if reply.send(Ok(answer)).is_err() && !is_completion && can_be_given_back(&chain) {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
     }
@@ -186,6 +191,18 @@ impl Worker<'_> {
             _ => {
                 let before = left.replace((work.chain, sum));
                 self.inbox.next.extend(before.map(|(part, from)| Work::give_back(part, Some(from))));
+            }
+        }
+    }
+
+    /// What a limit owes that repays it stops others from now on, and is paid.
+    fn note_debts(&self, chain: &Chain, is_new: bool) {
+        for Transfer { account, action } in &chain.transfers {
+            if let Action::Debt(hold) = action
+                && hold.overage == Overage::Repay
+            {
+                account.known.owing().meet(Some(hold.lifetime_seconds));
+                self.shared.owes_more(account, if is_new { hold.amount } else { 0 });
             }
         }
     }

@@ -35,6 +35,7 @@ impl World<'_> {
             }
             Event::Pause { us, .. } => instance.paused_until_us = self.now_us + us,
             Event::PauseInside { reading, us, .. } => instance.pause_inside = Some((reading, us)),
+            Event::PauseAtAsk { us, .. } => instance.pause_at_ask = Some(us),
             Event::WallStep { ms, .. } => instance.clock.wall_ms += ms,
             Event::Configure { limit, capacity, .. } => {
                 let lowered = capacity < instance.capacity[limit];
@@ -140,6 +141,10 @@ impl World<'_> {
             };
             let chain = vec![Transfer { lease: ask.name.bits(), limit, action }];
             self.send(index, Call::Take { limit, up_to: ask.up_to }, chain);
+            let instance = &mut self.instances[index];
+            if let Some(us) = instance.pause_at_ask.take() {
+                instance.paused_until_us = instance.paused_until_us.max(self.now_us + us);
+            }
         }
     }
 }

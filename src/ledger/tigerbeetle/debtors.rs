@@ -1,0 +1,156 @@
+//! The limits that this instance knows to owe something: when each is to be looked at, and what its callers are told.
+//!
+//! Bounded: of those beyond it this instance knows that they owe, but leaves it to others to pay. No I/O.
+
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use tokio::sync::Notify;
+
+use crate::ledger::debt_log::{DebtChange, DebtLog};
+use crate::ledger::{Account, Schedule};
+use crate::limit::LimitId;
+
+/// A kilobyte each, and as many look-ups in a second at most.
+const DEBTORS_MAX: usize = 10_000;
+
+/// How long what is known of a debt may be old.
+const LOOK_INTERVAL_MS: u64 = 1_000;
+
+/// Steps of a forecast that are remembered.
+const STEPS_MAX: usize = 64;
+
+#[derive(Debug, Default)]
+pub struct Debtors {
+    all: parking_lot::Mutex<AHashMap<LimitId, Debtor>>,
+    /// One is due earlier than was known.
+    pub hurry: Notify,
+    log: DebtLog,
+}
+
+#[derive(Debug)]
+struct Debtor {
+    account: Arc<Account>,
+    due_ms: u64,
+    /// When something of it should come back next, if that is known.
+    expected_ms: Option<u64>,
+    /// What others get back of it and when, once all is paid.
+    forecast: Option<Schedule>,
+}
+
+/// One that is to be looked at.
+#[derive(Debug)]
+pub struct Due {
+    pub account: Arc<Account>,
+    /// It isn't known when something comes back, or it should be there.
+    pub needs_forecast: bool,
+}
+
+impl Debtors {
+    /// A limit was found to owe something.
+    pub fn add(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
+        self.enter(account, owed, now_ms, false);
+    }
+
+    /// A limit is to be looked at now: it owes so much more than was known, or nothing.
+    pub fn owes_more(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
+        self.enter(account, owed, now_ms, true);
+    }
+
+    fn enter(&self, account: &Arc<Account>, owed: u64, now_ms: u64, is_more: bool) {
+        let mut all = self.all.lock();
+        let is_known = all.contains_key(&account.id);
+        if let Some(debtor) = all.get_mut(&account.id) {
+            if !is_more {
+                return;
+            }
+            debtor.due_ms = now_ms;
+        } else if all.len() < DEBTORS_MAX {
+            let debtor =
+                Debtor { account: Arc::clone(account), due_ms: now_ms, expected_ms: None, forecast: None };
+            all.insert(account.id, debtor);
+        }
+        drop(all);
+        if owed > 0 && !is_known {
+            self.log.write(&DebtChange::Owes { key: account.key.clone(), amount: owed }, now_ms);
+        }
+        self.hurry.notify_one();
+    }
+
+    /// It owes nothing any more, or doesn't repay.
+    pub fn remove(&self, account: &Account, now_ms: u64) {
+        if self.all.lock().remove(&account.id).is_some() {
+            self.log.write(&DebtChange::Paid { key: account.key.clone() }, now_ms);
+        }
+    }
+
+    /// When the next one is due.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        self.all.lock().values().map(|debtor| debtor.due_ms).min()
+    }
+
+    /// Those that are due. They are due again a second later, or when something should come back.
+    pub fn take_due(&self, most: usize, now_ms: u64) -> Vec<Due> {
+        let mut all = self.all.lock();
+        let due = all.values_mut().filter(|debtor| debtor.due_ms <= now_ms).take(most);
+        due.map(|debtor| {
+            debtor.due_ms = now_ms + LOOK_INTERVAL_MS;
+            let expected_ms = debtor.expected_ms.filter(|at_ms| *at_ms > now_ms);
+            expected_ms.inspect(|at_ms| debtor.due_ms = debtor.due_ms.min(*at_ms));
+            Due { account: Arc::clone(&debtor.account), needs_forecast: expected_ms.is_none() }
+        })
+        .collect()
+    }
+
+    /// Something should come back at `expected_ms`. What comes after the debt is unknown where `forecast` isn't whole.
+    pub fn foresee(&self, account: &Account, expected_ms: Option<u64>, forecast: Schedule) {
+        if let Some(debtor) = self.all.lock().get_mut(&account.id) {
+            debtor.due_ms = expected_ms.map_or(debtor.due_ms, |at_ms| debtor.due_ms.min(at_ms));
+            debtor.expected_ms = expected_ms;
+            debtor.forecast = forecast.is_whole.then(|| forecast.coarse(STEPS_MAX));
+        }
+    }
+
+    /// When an amount fits into what is left after the debt; `None` if that isn't known.
+    pub fn fits_at_ms(&self, account: &Account, amount: u64, capacity: u64, now_ms: u64) -> Option<u64> {
+        let all = self.all.lock();
+        all.get(&account.id)?.forecast.as_ref()?.fits_at_ms(amount, capacity, now_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::LimitKey;
+
+    fn account(key: &str) -> Arc<Account> {
+        Arc::new(Account::new(LimitKey::new(key)))
+    }
+
+    #[test]
+    fn each_is_looked_at_once_a_second_or_when_it_is_worth_it() {
+        let (debtors, one) = (Debtors::default(), account("one"));
+        debtors.add(&one, 5, 100);
+        assert_eq!(debtors.take_due(9, 100).len(), 1);
+        debtors.add(&one, 5, 200);
+        assert_eq!((debtors.take_due(9, 1_099).len(), debtors.next_due_ms()), (0, Some(1_100)));
+        debtors.foresee(&one, Some(700), Schedule::default());
+        assert!(debtors.take_due(9, 699).is_empty());
+        assert!(debtors.take_due(9, 700)[0].needs_forecast, "it should be there");
+        debtors.foresee(&one, Some(3_000), Schedule::default());
+        assert!(!debtors.take_due(9, 1_700)[0].needs_forecast);
+        assert_eq!((debtors.take_due(9, 2_700).len(), debtors.next_due_ms()), (1, Some(3_000)));
+        debtors.owes_more(&one, 5, 2_800);
+        assert_eq!(debtors.take_due(9, 2_800).len(), 1);
+        debtors.remove(&one, 2_900);
+        assert_eq!(debtors.next_due_ms(), None);
+    }
+
+    #[test]
+    fn their_number_is_bounded() {
+        let debtors = Debtors::default();
+        (0..=DEBTORS_MAX).for_each(|n| debtors.add(&account(&n.to_string()), 5, 100));
+        assert_eq!(debtors.all.lock().len(), DEBTORS_MAX);
+        assert_eq!(debtors.take_due(7, 100).len(), 7);
+    }
+}
