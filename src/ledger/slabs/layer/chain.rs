@@ -180,7 +180,11 @@ mod tests {
         assert_eq!((asked(&rest), places[..].to_vec()), (vec![("0", 2)], vec![0]));
         assert_eq!((rest.lease, rest.keep), (fresh(), Keep::Nothing));
         let (all, _) = Split::of(&whole).unwrap().rest(&whole, [5, 3].into_iter(), fresh);
-        assert_eq!((asked(&all), all.lease), (vec![("0", 5), ("1", 3)], whole.lease), "as without slabs");
+        assert_eq!(
+            (asked(&all), all.lease.clone()),
+            (vec![("0", 5), ("1", 3)], whole.lease),
+            "as without slabs"
+        );
     }
 
     #[test]
