@@ -2,6 +2,7 @@
 //!
 //! Others take from the same accounts, so all of it may be old. Knows no session and no clock.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::owing::Owing;
@@ -30,19 +31,25 @@ pub struct Known {
     /// The capacity that the account was last seen to hold.
     funded: AtomicU64,
     funded_at_ms: AtomicU64,
-    /// How often others have lowered the capacity against this instance's configuration, and when they last did.
-    disputes: AtomicU64,
-    disputed_at_ms: AtomicU64,
     /// What was free when the background reader last looked, less what was taken here since.
     sample: AtomicU64,
     sampled_at_ms: AtomicU64,
     /// The background reader is about to look.
     sampling: AtomicBool,
-    /// When a transfer was last refused for lack of room.
-    refused_at_ms: AtomicU64,
     /// The debt account is known to exist.
     has_debt_account: AtomicBool,
+    /// What hardly any account has, so that the others don't pay for it.
+    rare: OnceLock<Box<Rare>>,
+}
+
+#[derive(Debug, Default)]
+struct Rare {
+    /// How often others have lowered the capacity against this instance's configuration, and when they last did.
+    disputes: AtomicU64,
+    disputed_at_ms: AtomicU64,
     owing: Owing,
+    /// When a transfer was last refused for lack of room.
+    refused_at_ms: AtomicU64,
     /// When somebody last wanted to know whether anything is left.
     looked_at_ms: AtomicU64,
 }
@@ -52,15 +59,11 @@ impl Default for Known {
         Self {
             funded: AtomicU64::new(UNKNOWN),
             funded_at_ms: AtomicU64::new(0),
-            disputes: AtomicU64::new(0),
-            disputed_at_ms: AtomicU64::new(0),
             sample: AtomicU64::new(UNKNOWN),
             sampled_at_ms: AtomicU64::new(0),
             sampling: AtomicBool::new(false),
-            refused_at_ms: AtomicU64::new(0),
             has_debt_account: AtomicBool::new(false),
-            owing: Owing::default(),
-            looked_at_ms: AtomicU64::new(0),
+            rare: OnceLock::new(),
         }
     }
 }
@@ -92,11 +95,26 @@ impl Known {
     pub(super) fn forget(&self) {
         self.funded.store(UNKNOWN, Ordering::Release);
         self.set_has_debt_account(false);
-        self.owing.forget();
+        self.repaying().inspect(|owing| owing.forget());
     }
 
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// What a limit owes that repays it.
     pub(super) fn owing(&self) -> &Owing {
-        &self.owing
+        &self.rare().owing
+    }
+
+    /// The same for any limit: `None` if it never repaid anything.
+    pub(super) fn repaying(&self) -> Option<&Owing> {
+        self.rare.get().map(|rare| &rare.owing)
+    }
+
+    /// Whether a limit pays what it owes first, as far as is known.
+    pub(super) fn is_repaying(&self) -> bool {
+        self.repaying().is_some_and(|owing| owing.window_seconds().is_some())
     }
 
     /// Compares what is believed with what was read after `asked_at_ms`. What was believed, if that was wrong: then
@@ -113,18 +131,20 @@ impl Known {
 
     /// Another instance has lowered the capacity below what this one wants: it may be raised again only after a while.
     pub(super) fn dispute(&self, now_ms: u64) {
-        let last_ms = self.disputed_at_ms.swap(now_ms, Ordering::Relaxed);
+        let Rare { disputes, disputed_at_ms, .. } = self.rare();
+        let last_ms = disputed_at_ms.swap(now_ms, Ordering::Relaxed);
         if now_ms.saturating_sub(last_ms) > DISPUTE_OVER_MS {
-            self.disputes.store(0, Ordering::Relaxed);
+            disputes.store(0, Ordering::Relaxed);
         }
-        self.disputes.fetch_add(1, Ordering::Relaxed);
+        disputes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether the capacity is to stay as low as another instance made it, for now.
     pub(super) fn is_disputed(&self, now_ms: u64) -> bool {
-        let disputes = self.disputes.load(Ordering::Relaxed);
+        let Some(rare) = self.rare.get() else { return false };
+        let disputes = rare.disputes.load(Ordering::Relaxed);
         let wait_ms = RAISE_AFTER_MS << disputes.saturating_sub(1).min(RAISE_DOUBLINGS_MAX);
-        disputes > 0 && now_ms.saturating_sub(self.disputed_at_ms.load(Ordering::Relaxed)) < wait_ms
+        disputes > 0 && now_ms.saturating_sub(rare.disputed_at_ms.load(Ordering::Relaxed)) < wait_ms
     }
 
     /// What is free of `capacity`, as far as is known. What was held when a sample was taken is back once it is as old
@@ -142,14 +162,15 @@ impl Known {
 
     /// Whether nothing was left when the background reader looked, not longer than `LOOK_MS` ago.
     pub(super) fn is_used_up(&self, now_ms: u64) -> bool {
-        self.looked_at_ms.store(now_ms, Ordering::Relaxed);
+        self.rare().looked_at_ms.store(now_ms, Ordering::Relaxed);
         let age_ms = now_ms.saturating_sub(self.sampled_at_ms.load(Ordering::Relaxed));
         age_ms <= LOOK_MS && self.sample.load(Ordering::Relaxed) == 0
     }
 
     /// Whether somebody will want to know again that nothing is left: then the reader keeps looking.
     pub(super) fn is_watched(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.looked_at_ms.load(Ordering::Relaxed)) <= WATCH_MS
+        let looked_at_ms = self.rare.get().map_or(0, |rare| rare.looked_at_ms.load(Ordering::Relaxed));
+        looked_at_ms > 0 && now_ms.saturating_sub(looked_at_ms) <= WATCH_MS
     }
 
     /// What was just taken here is not free any more.
@@ -169,12 +190,13 @@ impl Known {
     }
 
     pub(super) fn set_refused(&self, now_ms: u64) {
-        self.refused_at_ms.store(now_ms, Ordering::Relaxed);
+        self.rare().refused_at_ms.store(now_ms, Ordering::Relaxed);
     }
 
     /// Whether it was full less than `ms` ago.
     pub(super) fn refused_within(&self, ms: u64, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.refused_at_ms.load(Ordering::Relaxed)) < ms
+        let refused_at_ms = self.rare.get().map_or(0, |rare| rare.refused_at_ms.load(Ordering::Relaxed));
+        now_ms.saturating_sub(refused_at_ms) < ms
     }
 
     pub(super) fn has_debt_account(&self) -> bool {

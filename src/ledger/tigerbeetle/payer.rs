@@ -202,7 +202,7 @@ pub async fn forgive(shared: &Shared, account: &Arc<Account>) -> Result<(), Ledg
         let found = look_up(shared, vec![account.debt_id()]).await.map_err(lost)?;
         let debt = found.get(&account.debt_id());
         let Some(debt) = debt.filter(|debt| wire::owed(debt) > 0) else {
-            if account.known.owing().window_seconds().is_some() {
+            if account.known.is_repaying() {
                 account.known.owing().set(0, clock::monotonic_ms());
             }
             shared.debtors.remove(account, clock::monotonic_ms());

@@ -108,10 +108,8 @@ impl Reader {
         lifetime_seconds: NonZeroU32,
     ) -> Result<Schedule, SessionError> {
         let schedule = releases::read(&self.shared, account, lifetime_seconds).await?;
-        let owing = account.known.owing();
-        let (Some(owed), Some(window_seconds)) = (owing.owed(), owing.window_seconds()) else {
-            return Ok(schedule);
-        };
+        let owing = account.known.repaying().and_then(|owing| owing.owed().zip(owing.window_seconds()));
+        let Some((owed, window_seconds)) = owing else { return Ok(schedule) };
         let (capacity, window_ms) =
             (account.known.funded().unwrap_or(0), u64::from(window_seconds.get()) * 1000);
         Ok(schedule.after_debt(owed, capacity, window_ms, clock::monotonic_ms()))
@@ -120,7 +118,7 @@ impl Reader {
     /// Looks at what was used, and with it whether the cluster answers.
     async fn sample(&self, touched: Touched) {
         let mut ids: Vec<u128> = touched.0.iter().map(|account| account.id.bits()).collect();
-        let repays = |account: &&Arc<Account>| account.known.owing().window_seconds().is_some();
+        let repays = |account: &&Arc<Account>| account.known.is_repaying();
         ids.extend(touched.0.iter().filter(repays).map(|account| account.debt_id()));
         ids.push(wire::operator_id());
         let asked_at_ms = clock::monotonic_ms();

@@ -49,11 +49,13 @@ fn funding(account: &Account, hold: Hold, now_ms: u64) -> Readiness {
 
 /// Whether the limit owes something that it pays first.
 fn debt(account: &Account, hold: Hold) -> Readiness {
+    if hold.overage != Overage::Repay {
+        account.known.repaying().inspect(|owing| owing.meet(None));
+        return Readiness::Ready;
+    }
     let owing = account.known.owing();
-    let repays = hold.overage == Overage::Repay;
-    owing.meet(repays.then_some(hold.lifetime_seconds));
+    owing.meet(Some(hold.lifetime_seconds));
     match owing.owed() {
-        _ if !repays => Readiness::Ready,
         None => Readiness::NotYet,
         Some(0) => Readiness::Ready,
         Some(_) => Readiness::Refused(RefusalCode::InDebt),
