@@ -117,7 +117,8 @@ impl Ledger for Memory {
 
     async fn schedule(&self, account: &Arc<Account>, _: NonZeroU32) -> Result<Schedule, LedgerError> {
         loop {
-            let schedule = self.core.lock().schedule(account, clock::monotonic_ms());
+            let now_ms = clock::monotonic_ms();
+            let schedule = self.on_core(now_ms, |core| core.schedule(account, now_ms));
             if let Some(mut schedule) = schedule {
                 schedule.releases.sort_unstable();
                 return Ok(schedule);
@@ -162,6 +163,7 @@ impl Ledger for Memory {
         let now_ms = clock::monotonic_ms();
         let part = |core: &mut Core| core.expire(now_ms, EXPIRED_PER_CALL);
         while self.on_core(now_ms, part) == EXPIRED_PER_CALL {}
+        self.core.lock().forget_timelines(now_ms);
         self.records()
     }
 

@@ -125,8 +125,9 @@ async fn with_one_of_two_out_of_reach_limits_hold() {
 #[cfg(feature = "tigerbeetle")]
 #[tokio::test]
 async fn while_the_ledger_is_away_the_failure_mode_decides() {
-    // Not BLOCKED, which needs no ledger to be refused.
-    let limits = "domain: demo\ndescriptors: [{key: path, rate_limit: {unit: hour, requests_per_unit: 1}}]";
+    // Not BLOCKED, which needs no ledger to be refused. Exact, because another limit that was full a moment ago is refused
+    // for half a second without asking the ledger.
+    let limits = "domain: demo\ndescriptors: [{key: path, rate_limit: {unit: hour, requests_per_unit: 1, exact: true}}]";
     let mut ledger = crate::tigerbeetle::Server::start();
     let dir = directory(&[("config/limits/limits.yaml", limits)]);
     let mut command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger"]);

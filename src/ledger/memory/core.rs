@@ -14,8 +14,8 @@ use super::store::{NONE, Releases, Store};
 use super::{EXPIRED_PER_CALL, RESERVATIONS_MAX, RETRY_MEMORY_MS};
 use crate::ledger::debt_log::DebtChange;
 use crate::ledger::{
-    Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
-    Transfer, Verdict,
+    Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Release,
+    Schedule, Transfer, Verdict,
 };
 
 /// Of the most records, the part that only what settles leases may take beyond them.
@@ -121,25 +121,33 @@ impl Core {
         if self.expire(now_ms, EXPIRED_PER_CALL) == EXPIRED_PER_CALL {
             return None;
         }
-        let slot = self.store.account(account.id);
-        let mut schedule = Schedule { is_whole: true, ..Schedule::default() };
-        if slot != NONE {
-            schedule.used = self.store.slot(slot).pending;
-            match self.store.releases(slot, now_ms) {
-                Releases::Known(releases) => schedule.releases = releases,
+        let releases = match self.store.account(account.id) {
+            NONE => Some(Vec::new()),
+            slot => match self.store.releases(slot, now_ms) {
+                Releases::Known(releases) => Some(releases),
                 Releases::NotYet => return None,
-                Releases::Unknown => schedule.is_whole = false,
-            }
-        }
-        Some(match self.debts.get(account.id).and_then(|debt| Some((debt, debt.window_ms()?))) {
+                Releases::Unknown => None,
+            },
+        };
+        Some(self.schedule_of(account, releases, now_ms))
+    }
+
+    /// The schedule of an account that gets back what it holds like this; `None` if that is not known.
+    fn schedule_of(&self, account: &Account, releases: Option<Vec<Release>>, now_ms: u64) -> Schedule {
+        let used = match self.store.account(account.id) {
+            NONE => 0,
+            slot => self.store.slot(slot).pending,
+        };
+        let is_whole = releases.is_some();
+        let schedule = Schedule { used, releases: releases.unwrap_or_default(), is_whole };
+        match self.debts.get(account.id).and_then(|debt| Some((debt, debt.window_ms()?))) {
             Some((debt, window_ms)) => schedule.after_debt(debt.owed, debt.capacity, window_ms, now_ms),
             None => schedule,
-        })
+        }
     }
 
     /// Ends at most `most` records that are due; how many it was.
     pub fn expire(&mut self, now_ms: u64, most: usize) -> usize {
-        self.store.forget_timelines(now_ms);
         let mut done = 0;
         while done < most {
             let Some(freed) = self.store.expire_next(now_ms) else { break };
@@ -153,6 +161,11 @@ impl Core {
     /// The limits that got into debt, or out of it, since this was last asked.
     pub fn take_debt_changes(&mut self) -> Vec<DebtChange> {
         self.debts.take_changes()
+    }
+
+    /// Drops what is known of accounts that nobody asks about any more.
+    pub fn forget_timelines(&mut self, now_ms: u64) {
+        self.store.forget_timelines(now_ms);
     }
 
     /// Reservations and names held now.

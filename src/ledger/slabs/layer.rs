@@ -261,11 +261,10 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.ledger.complete(chain).await
     }
 
-    /// What may have come from a slab is spent and stays so; the rest is known under its name.
+    /// What came from a slab is spent and stays so; the rest is known under its name.
     fn give_back(&self, chain: Chain) {
-        let exact = if self.shared.is_on.load(Ordering::Relaxed) { chain::exact_part(chain) } else { chain };
-        if !exact.transfers.is_empty() {
-            self.shared.ledger.give_back(exact);
+        for part in chain::parts(chain).into_iter().filter(|part| !part.transfers.is_empty()) {
+            self.shared.ledger.give_back(part);
         }
     }
 

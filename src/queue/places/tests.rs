@@ -14,7 +14,7 @@ fn need() -> Need {
         capacity: 1,
         overage: Overage::Deny,
         is_exact: false,
-        charge: Charge::Admitted,
+        charge: Charge::default(),
         unit,
         description,
         origin,

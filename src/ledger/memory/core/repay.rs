@@ -27,11 +27,17 @@ impl Core {
         let Some((debt, window_ms)) = debt.and_then(|debt| Some((debt, debt.window_ms()?))) else {
             return Some(0);
         };
-        let (owed, capacity) = (debt.owed, debt.capacity);
-        match self.schedule(account, now_ms).filter(|schedule| schedule.is_whole) {
-            Some(schedule) => Some(schedule.fits_at_ms(amount, capacity, now_ms)?.saturating_sub(now_ms)),
-            None => crate::ledger::schedule::paid_in_ms(owed, capacity, window_ms),
+        // Where there are many records, the rate of the limit must do.
+        let releases = match self.store.account(account.id) {
+            NONE => Some(Vec::new()),
+            slot => self.store.walk(slot),
+        };
+        let mut schedule = self.schedule_of(account, releases, now_ms);
+        schedule.releases.sort_unstable();
+        if !schedule.is_whole {
+            return crate::ledger::schedule::paid_in_ms(debt.owed, debt.capacity, window_ms);
         }
+        Some(schedule.fits_at_ms(amount, debt.capacity, now_ms)?.saturating_sub(now_ms))
     }
 
     /// Nothing is owed any more.

@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// The releases of an account that has few records.
-    fn walk(&self, slot: u32) -> Option<Vec<Release>> {
+    pub(in crate::ledger::memory) fn walk(&self, slot: u32) -> Option<Vec<Release>> {
         let mut at = self.slots[slot as usize].first;
         let mut releases = Vec::new();
         for _ in 0..WALK_MAX {

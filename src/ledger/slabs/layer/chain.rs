@@ -48,8 +48,9 @@ impl Split {
     }
 
     /// The chain of what is left to ask, and where each of its transfers is in the whole one. What slabs may not answer
-    /// comes first and keeps its name, so that another instance finds it under that name whatever its own slabs hold.
-    /// Without any of that nobody names the chain again, and it gets a name of its own.
+    /// comes first and keeps its name, so that another instance finds it under that name whatever its own slabs hold. A
+    /// chain of which nothing comes from a slab keeps its name too: it is what it would be without slabs, and can be given
+    /// back. Any other gets a name of its own, and nobody names it again.
     pub fn rest(
         &self,
         chain: &Chain,
@@ -59,16 +60,24 @@ impl Split {
         let mut places = self.exact.clone();
         let mut transfers: SmallVec<[Transfer; 4]> =
             self.exact.iter().map(|place| chain.transfers[*place].clone()).collect();
-        for (place, rest) in self.places.iter().zip(rests).filter(|(_, rest)| *rest > 0) {
+        let mut is_whole = true;
+        for (place, rest) in self.places.iter().zip(rests) {
             let mut transfer = chain.transfers[*place].clone();
             if let Action::Reserve(hold) = &mut transfer.action {
+                is_whole &= hold.amount == rest;
                 hold.amount = rest;
+            }
+            if rest == 0 {
+                continue;
             }
             places.push(*place);
             transfers.push(transfer);
         }
-        let (lease, keep) =
-            if self.has_exact() { (chain.lease.clone(), chain.keep) } else { (fresh_name(), Keep::Nothing) };
+        let (lease, keep) = if self.has_exact() || is_whole {
+            (chain.lease.clone(), chain.keep)
+        } else {
+            (fresh_name(), Keep::Nothing)
+        };
         (Chain { lease, keep, transfers }, places)
     }
 
@@ -84,14 +93,17 @@ fn rules_of(hold: Hold) -> Option<Rules> {
     times.map(|times| Rules { capacity: hold.capacity, times })
 }
 
-/// What of a chain only the ledger can have reserved.
-pub fn exact_part(mut chain: Chain) -> Chain {
-    let is_exact = |transfer: &mut Transfer| match transfer.action {
+/// A chain in two: what only the ledger can have reserved, and what may have come from slabs. Where it did, the ledger
+/// has nothing under that name. So that this keeps nothing else from being given back, the two are given back apart.
+pub fn parts(mut chain: Chain) -> [Chain; 2] {
+    let is_exact = |transfer: &Transfer| match transfer.action {
         Action::Reserve(hold) => rules_of(hold).is_none(),
         _ => true,
     };
-    chain.transfers.retain(is_exact);
-    chain
+    let mut other = chain.clone();
+    chain.transfers.retain(|transfer| is_exact(transfer));
+    other.transfers.retain(|transfer| !is_exact(transfer));
+    [chain, other]
 }
 
 /// What tells a request from others, whenever it came.
@@ -157,7 +169,8 @@ mod tests {
             "the second that may come from a slab"
         );
         assert_eq!(split.needs_of(&places, BitSet::one(0)), BitSet::EMPTY);
-        assert_eq!(asked(&exact_part(whole)), [("1", 1), ("3", 2)]);
+        let [exact, other] = parts(whole);
+        assert_eq!((asked(&exact), asked(&other)), (vec![("1", 1), ("3", 2)], vec![("0", 5), ("2", 7)]));
     }
 
     #[test]
@@ -166,6 +179,12 @@ mod tests {
         let (rest, places) = Split::of(&whole).unwrap().rest(&whole, [2, 0].into_iter(), fresh);
         assert_eq!((asked(&rest), places[..].to_vec()), (vec![("0", 2)], vec![0]));
         assert_eq!((rest.lease, rest.keep), (fresh(), Keep::Nothing));
+        let (all, _) = Split::of(&whole).unwrap().rest(&whole, [5, 3].into_iter(), fresh);
+        assert_eq!(
+            (asked(&all), all.lease.clone()),
+            (vec![("0", 5), ("1", 3)], whole.lease),
+            "as without slabs"
+        );
     }
 
     #[test]
