@@ -31,7 +31,7 @@ pub const ROWS: &[&str] = &[
     "ask-late x40 = ok | used tokens 40 | used calls 1 | ask-late x40 = over owed | used tokens 80 | used owed 50 | owes owed 30 | used repaid 50 | owes repaid 30 | used calls 1",
     "ask-late x200 = never tokens | used tokens 100 | owes tokens 0 | used owed 50 | owes owed 150 | owes repaid 150 | used calls 0",
     "ask-late x40 = ok | ask-late x11 = over owed | owes owed 1 | forgive repaid | ask-late x1 = over owed | used tokens 51",
-    "ask-late-as r x40 = ok | ask-late-as s x40 = over owed | forgive repaid | ask-late-as s x40 = over tokens | used tokens 80 | owes owed 30 | ask-late-as r x40 = ok | used tokens 80",
+    "ask-late-as r x40 = ok | ask-late-as s x40 = over owed | forgive repaid | ask-late-as s x40 = over | used tokens 80 | owes owed 30 | ask-late-as r x40 = ok | used tokens 80",
     // a refund is of what was reserved
     "A: ask x10 = lease | done A -x3 = ok | used tokens 7 | used bytes 7 | used held 0",
     "A: ask x10 = lease | done A -x30 = ok | used tokens 0 | used held 0",

@@ -40,8 +40,8 @@ descriptors:
   limits: [{name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, reconcile: true, overage: repay}]
 - key: late
   limits:
-  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, charge: always}
-  - {name: owed, kind: rolling, capacity: 50, window_seconds: 3600, charge: always, overage: debt}
+  - {name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, charge: always, exact: true}
+  - {name: owed, kind: rolling, capacity: 50, window_seconds: 3600, charge: always, overage: debt, exact: true}
   - {name: repaid, kind: rolling, capacity: 50, window_seconds: 3600, charge: always, overage: repay}
   - {name: calls, kind: rolling, capacity: 50, window_seconds: 3600, cost: 1}
 - {key: dark, shadow_mode: true, limits: [{name: held, kind: concurrency, capacity: 2, timeout_seconds: 3600}]}
