@@ -8,6 +8,8 @@ SHELL := bash
 # On CI a Cargo.lock that lags behind Cargo.toml is a mistake; at a desk cargo mends it.
 LOCKED := $(if $(CI),--locked)
 WITH_TOOLS := source .tools/env &&
+# Tests that load several servers at once: each has the machine to itself.
+ALONE := slab_fleet:: tigerbeetle_faults::
 
 .PHONY: help
 help: ## this list
@@ -19,7 +21,8 @@ run: ## serve on the memory ledger with config/ (more flags: make run ARGS='--gr
 
 .PHONY: test
 test: lint $(if $(wildcard deny.toml),deny) ## everything: format, lints, unit, integration, real TigerBeetle, real Envoy
-	$(WITH_TOOLS) cargo test $(LOCKED) --all-features
+	$(WITH_TOOLS) cargo test $(LOCKED) --all-features -- $(ALONE:%=--skip %)
+	$(WITH_TOOLS) cargo test $(LOCKED) --all-features --test it -- --test-threads=1 $(ALONE)
 
 .PHONY: torture
 torture: ## slabs through as many simulated faults as one likes: make torture SEEDS=10000 [FIRST=seed]

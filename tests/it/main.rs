@@ -66,8 +66,6 @@ mod repo;
 mod ledger_model;
 mod ledger_rows;
 #[cfg(feature = "tigerbeetle")]
-mod slab_faults;
-#[cfg(feature = "tigerbeetle")]
 mod slab_fleet;
 mod slab_simulation;
 mod scenario;

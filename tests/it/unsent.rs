@@ -13,13 +13,14 @@ use crate::testapp::TestApp;
 use crate::wait::until;
 use crate::wire::{METHOD, send_and_reset};
 
+/// `calls` is exact, because units that came from a slab stay spent.
 pub const LIMITS: &str = "
 domain: d
 descriptors:
 - key: row
   limits:
   - {name: held, kind: concurrency, capacity: 1000, timeout_seconds: 3600}
-  - {name: calls, kind: rolling, capacity: 1000, window_seconds: 3600, cost: 1}
+  - {name: calls, kind: rolling, capacity: 1000, window_seconds: 3600, cost: 1, exact: true}
 ";
 
 const GIVEN_UP: u32 = 100;
