@@ -43,7 +43,9 @@ struct Shared<L> {
     id_answered: Notify,
     /// Something may be due earlier than the task thinks.
     news: Notify,
-    /// False if the settings say so, or nobody else takes from the ledger below, or it is being closed.
+    /// False if the settings say so, or nobody else takes from the ledger below.
+    may_have_slabs: bool,
+    /// False also when it is being closed.
     is_on: AtomicBool,
     timeout: Duration,
     metrics: Arc<Metrics>,
@@ -95,6 +97,7 @@ impl<L: Ledger + 'static> Slabs<L> {
             ids: Mutex::new(Requests::new(IDS_MAX)),
             id_answered: Notify::new(),
             news: Notify::new(),
+            may_have_slabs: is_on,
             is_on: AtomicBool::new(is_on),
             timeout,
             metrics,
@@ -187,7 +190,7 @@ impl<L: Ledger + 'static> Shared<L> {
                 Seen::New => {
                     let mut ending = EndId { shared: self, id, verdict: None };
                     let outcome = self.answer(chain, split).await?;
-                    ending.verdict = Some(outcome.verdict);
+                    ending.verdict = Some(outcome.verdict).filter(is_final);
                     return Ok(outcome);
                 }
             }
@@ -202,6 +205,17 @@ impl<L: Ledger + 'static> Shared<L> {
         if self.core.take_news() {
             self.news.notify_one();
         }
+    }
+}
+
+/// Whether the same request would hear the same again. A limit that is being lowered, or that owes, soon says otherwise.
+fn is_final(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Done => true,
+        Verdict::Refused(refusal) => {
+            matches!(refusal.code, RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed)
+        }
+        Verdict::NotAsked => false,
     }
 }
 
@@ -263,9 +277,15 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
 
     /// What came from a slab is spent and stays so; the rest is known under its name.
     fn give_back(&self, chain: Chain) {
-        for part in chain::parts(chain).into_iter().filter(|part| !part.transfers.is_empty()) {
-            self.shared.ledger.give_back(part);
+        let shared = &self.shared;
+        if !shared.may_have_slabs {
+            return shared.ledger.give_back(chain);
         }
+        if chain.keep == Keep::Name {
+            // Whoever sends this id again is charged.
+            shared.ids.lock().end(chain::request_bits(&chain.lease), None);
+        }
+        shared.ledger.give_back(chain::to_give_back(chain));
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

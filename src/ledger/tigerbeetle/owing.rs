@@ -65,6 +65,14 @@ impl Owing {
         }
     }
 
+    /// So much was paid. What is owed then: more may have been added meanwhile.
+    pub(super) fn pay(&self, amount: u64, now_ms: u64) -> u64 {
+        self.changed_at_ms.store(now_ms, Ordering::Relaxed);
+        let less = |owed: u64| (owed != UNKNOWN).then(|| owed.saturating_sub(amount));
+        let before = self.owed.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        before.map_or(0, |owed| owed.saturating_sub(amount))
+    }
+
     /// This instance has just made it so.
     pub(super) fn set(&self, owed: u64, now_ms: u64) {
         self.changed_at_ms.store(now_ms, Ordering::Relaxed);
@@ -91,6 +99,9 @@ mod tests {
         assert_eq!(owing.owed(), Some(5));
         owing.read(3, 21);
         assert_eq!(owing.owed(), Some(3));
+        assert_eq!((owing.pay(2, 25), owing.owed()), (1, Some(1)));
+        owing.add(7, 26);
+        assert_eq!((owing.pay(1, 27), owing.owed()), (7, Some(7)), "what was added meanwhile is still owed");
         owing.add(u64::MAX, 30);
         assert_eq!(owing.owed(), Some(u64::MAX - 1));
     }

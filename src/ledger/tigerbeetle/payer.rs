@@ -105,9 +105,9 @@ async fn round(shared: &Shared, due: Vec<Due>) -> Result<(), SessionError> {
             without_forecast.insert(seen.account.id);
             match paid(&failures, index) {
                 ChainResult::Done => {
-                    (seen.used, seen.owed) = (seen.used + amount, seen.owed - amount);
                     let now_ms = clock::monotonic_ms();
-                    seen.account.known.owing().set(seen.owed, now_ms);
+                    let left = seen.account.known.owing().pay(amount, now_ms);
+                    (seen.used, seen.owed) = (seen.used + amount, left.max(seen.owed - amount));
                     if seen.owed > 0 {
                         owing.push(seen);
                     } else {

@@ -93,17 +93,19 @@ fn rules_of(hold: Hold) -> Option<Rules> {
     times.map(|times| Rules { capacity: hold.capacity, times })
 }
 
-/// A chain in two: what only the ledger can have reserved, and what may have come from slabs. Where it did, the ledger
-/// has nothing under that name. So that this keeps nothing else from being given back, the two are given back apart.
-pub fn parts(mut chain: Chain) -> [Chain; 2] {
+/// What of a chain is given back. Where something came from a slab the ledger has nothing of it under that name. A chain
+/// that nobody else names is given back limit by limit, so that this keeps nothing from it. One that has a name is given
+/// back as a whole, and claimed at its first limit: there only what the ledger must have reserved goes back, if there is
+/// any, and the rest stays charged for its window.
+pub fn to_give_back(mut chain: Chain) -> Chain {
     let is_exact = |transfer: &Transfer| match transfer.action {
         Action::Reserve(hold) => rules_of(hold).is_none(),
         _ => true,
     };
-    let mut other = chain.clone();
-    chain.transfers.retain(|transfer| is_exact(transfer));
-    other.transfers.retain(|transfer| !is_exact(transfer));
-    [chain, other]
+    if chain.keep.is_named() && chain.transfers.iter().any(is_exact) {
+        chain.transfers.retain(|transfer| is_exact(transfer));
+    }
+    chain
 }
 
 /// What tells a request from others, whenever it came.
@@ -169,8 +171,9 @@ mod tests {
             "the second that may come from a slab"
         );
         assert_eq!(split.needs_of(&places, BitSet::one(0)), BitSet::EMPTY);
-        let [exact, other] = parts(whole);
-        assert_eq!((asked(&exact), asked(&other)), (vec![("1", 1), ("3", 2)], vec![("0", 5), ("2", 7)]));
+        assert_eq!(asked(&to_give_back(whole.clone())), [("1", 1), ("3", 2)]);
+        let unnamed = Chain { keep: Keep::ForCompletion, ..whole };
+        assert_eq!(asked(&to_give_back(unnamed)).len(), 4, "each limit on its own");
     }
 
     #[test]

@@ -74,13 +74,8 @@ const CAPACITY: u64 = 1_000_000;
 fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
     let transfers = holds.iter().map(|(account, amount)| {
         let lifetime_seconds = NonZeroU32::new(60).unwrap();
-        let hold = Hold {
-            amount: *amount,
-            lifetime_seconds,
-            capacity: CAPACITY,
-            overage: Overage::Deny,
-            is_exact: true,
-        };
+        let (amount, capacity, overage) = (*amount, CAPACITY, Overage::Deny);
+        let hold = Hold { amount, lifetime_seconds, capacity, overage, is_exact: true };
         Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));
