@@ -2,6 +2,9 @@
 //!
 //! The modules in reading order; each may use only those below it.
 
+// Only what is used is public, so that the compiler finds what nobody uses.
+#![warn(unreachable_pub)]
+
 pub mod cli;
 pub mod app;
 

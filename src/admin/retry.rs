@@ -18,7 +18,7 @@ use crate::retry::policy::RetryPolicy;
 use crate::service::Service;
 
 #[derive(Debug, Serialize)]
-pub struct PolicyView {
+pub(super) struct PolicyView {
     #[serde(flatten)]
     policy: RetryPolicy,
     /// What was put over the file's policy; null if nothing was.

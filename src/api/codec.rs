@@ -9,10 +9,10 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 /// Envoy's own header limit is 60 KiB, and a descriptor is made of headers.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
-pub struct ProtoCodec<E, D>(PhantomData<(E, D)>);
+pub(crate) struct ProtoCodec<E, D>(PhantomData<(E, D)>);
 
 impl<E, D> Default for ProtoCodec<E, D> {
     fn default() -> Self {

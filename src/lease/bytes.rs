@@ -151,7 +151,7 @@ fn read_number(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;

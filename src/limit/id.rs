@@ -187,7 +187,7 @@ mod tests {
 
 #[cfg(test)]
 mod golden {
-    pub const ACCOUNTS: &[(&str, &str)] = &[
+    pub(super) const ACCOUNTS: &[(&str, &str)] = &[
         ("acct:operator", "ee06f35fb94212edc7e42a11203bfca8"),
         ("acct:limit:global:llm:openai:gpt-4o:rpm", "5d3c6e5c7ffc849315cfc5f4cb10615e"),
         ("acct:debt:global:llm:openai:gpt-4o:rpm", "60252f1a5f7dda02bb62ab3ccc0944be"),
@@ -196,7 +196,7 @@ mod golden {
             "1853bf7c748e0e923500499955e17a44",
         ),
     ];
-    pub const TIME_ORDERED: &[(&str, u64, &str)] = &[
+    pub(super) const TIME_ORDERED: &[(&str, u64, &str)] = &[
         (
             "xfer:reserve:01ARZ3NDEKTSV4RRFFQ69G5FAV:llm:tenant=acme:model=gpt-4o:tpm",
             1_469_922_850_259,

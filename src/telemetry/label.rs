@@ -6,10 +6,10 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEn
 
 /// An enum whose values have a word each, in the order of their counters.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $item:ident = $word:literal,)* }) => {
+    ($(#[$doc:meta])* $visible:vis enum $name:ident { $($(#[$item_doc:meta])* $item:ident = $word:literal,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$item_doc])* $item,)* }
+        $visible enum $name { $($(#[$item_doc])* $item,)* }
 
         impl $name {
             pub(super) const COUNT: usize = [$($word,)*].len();
@@ -25,7 +25,7 @@ pub(super) use words;
 
 words! {
     /// Why a request was answered as it was; as in the header `x-sluice-reason`.
-    Reason {
+    pub enum Reason {
         /// It was allowed.
         Allowed = "",
         OverLimit = "over_limit",
@@ -42,7 +42,7 @@ words! {
 
 words! {
     /// What became of a lease.
-    LeaseEvent {
+    pub(crate) enum LeaseEvent {
         Reserved = "reserved",
         Completed = "completed",
         ExpiredUnseen = "expired_unseen",
@@ -53,7 +53,7 @@ words! {
 
 words! {
     /// What became of those who wait for a limit.
-    QueueEvent {
+    pub(crate) enum QueueEvent {
         Joined = "joined",
         /// There was no place.
         Full = "queue_full",
@@ -69,7 +69,7 @@ words! {
 
 words! {
     /// How the ledger failed to answer.
-    LedgerFailure {
+    pub(crate) enum LedgerFailure {
         Unavailable = "unavailable",
         TimedOut = "timed_out",
         QueueFull = "queue_full",

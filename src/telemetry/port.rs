@@ -10,7 +10,7 @@ use super::label::words;
 
 words! {
     /// Why a connection was closed from our side.
-    Closed {
+    pub(crate) enum Closed {
         /// All places were taken.
         ForOthers = "for_others",
         /// Its answers were not taken.
@@ -20,7 +20,7 @@ words! {
 
 words! {
     /// Why a request was turned away before it was read.
-    Refused {
+    pub(crate) enum Refused {
         /// The requests under way held as much as they may.
         Memory = "memory",
         /// Its body did not come in time.

@@ -57,7 +57,7 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
 }
 
 /// Whom the limit charges.
-pub fn charge(fields: &Fields<'_>) -> Charge {
+pub(super) fn charge(fields: &Fields<'_>) -> Charge {
     match fields.text("charge") {
         None | Some("admitted") => Charge::Admitted,
         Some("always") => Charge::Always,

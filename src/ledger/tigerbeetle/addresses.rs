@@ -19,7 +19,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// All addresses of a cluster, in a stable order.
-pub async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, SessionError> {
+pub(super) async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, SessionError> {
     let mut found = Vec::new();
     for name in &cluster.addresses {
         found.push(resolve_one(name).await?);
@@ -54,7 +54,7 @@ fn in_order(found: Vec<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>, usize> {
 }
 
 /// At which of the addresses somebody accepts connections.
-pub async fn listening(addresses: &[SocketAddr]) -> Vec<bool> {
+pub(super) async fn listening(addresses: &[SocketAddr]) -> Vec<bool> {
     join_all(addresses.iter().map(async |address| {
         let connecting = tokio::net::TcpStream::connect(address);
         matches!(tokio::time::timeout(CONNECT_TIMEOUT, connecting).await, Ok(Ok(_)))

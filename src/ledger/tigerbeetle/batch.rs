@@ -27,7 +27,7 @@ const TIGHT_MS: u64 = 1_000;
 
 /// Work gathered for one request.
 #[derive(Debug)]
-pub struct Batch {
+pub(super) struct Batch {
     events_max: usize,
     /// As many as there would be without sums.
     events: usize,
@@ -64,7 +64,7 @@ struct Piece {
 
 /// What became of one piece of work.
 #[derive(Debug)]
-pub enum MemberResult {
+pub(super) enum MemberResult {
     /// It was sent by itself.
     Alone(ChainResult),
     /// It is part of a sum that holds.
@@ -75,7 +75,7 @@ pub enum MemberResult {
 
 /// What writing a batch needs from outside.
 #[derive(Debug, Clone, Copy)]
-pub struct Now {
+pub(super) struct Now {
     pub ids: TransferIds,
     pub unix_ms: u64,
     pub monotonic_ms: u64,
@@ -90,21 +90,21 @@ impl Now {
 }
 
 impl Batch {
-    pub fn new(events_max: usize, sums: bool) -> Self {
+    pub(super) fn new(events_max: usize, sums: bool) -> Self {
         let (groups, last, pieces) = (Vec::new(), AHashMap::new(), Vec::new());
         Self { events_max, events: 0, sums, groups, last, pieces }
     }
 
-    pub fn has_room(&self, work: &Work) -> bool {
+    pub(super) fn has_room(&self, work: &Work) -> bool {
         self.events + events_of(work) <= self.events_max
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
     /// Adds one chain. The caller has asked for room.
-    pub fn push(&mut self, work: Work) {
+    pub(super) fn push(&mut self, work: Work) {
         self.events += events_of(&work);
         if let Some(group) = self.group_for(&work) {
             self.groups[group].members.push(work);
@@ -137,7 +137,7 @@ impl Batch {
     }
 
     /// The events of the request.
-    pub fn write(&mut self, now: Now) -> Vec<tb::Transfer> {
+    pub(super) fn write(&mut self, now: Now) -> Vec<tb::Transfer> {
         let mut out = Vec::with_capacity(self.events);
         for group in &self.groups {
             write_group(group, now, &mut out, &mut self.pieces);
@@ -147,7 +147,7 @@ impl Batch {
 
     /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order;
     /// `is_resent` says that an earlier sending of it may have landed.
-    pub fn settle(
+    pub(super) fn settle(
         self,
         failures: Vec<(usize, Kind)>,
         is_resent: bool,
@@ -198,7 +198,7 @@ impl Batch {
     }
 
     /// Everybody, when there are no results.
-    pub fn into_works(self) -> impl Iterator<Item = Work> {
+    pub(super) fn into_works(self) -> impl Iterator<Item = Work> {
         self.groups.into_iter().flat_map(|group| group.members)
     }
 }

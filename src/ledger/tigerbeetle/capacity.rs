@@ -9,7 +9,7 @@ use crate::limit::{LimitId, Overage};
 
 /// What an account should be.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub(super) struct Wanted {
     pub account: Arc<Account>,
     /// `None`: whatever it is.
     pub capacity: Option<u64>,
@@ -26,7 +26,7 @@ impl From<Want> for Wanted {
 }
 
 impl Wanted {
-    pub fn new(
+    pub(super) fn new(
         account: Arc<Account>,
         capacity: Option<u64>,
         overage: Overage,
@@ -37,7 +37,7 @@ impl Wanted {
     }
 
     /// Of several who want something of the same account, the first says which capacity.
-    pub fn merge(all: impl Iterator<Item = Wanted>) -> Vec<Wanted> {
+    pub(super) fn merge(all: impl Iterator<Item = Wanted>) -> Vec<Wanted> {
         let mut merged: ahash::AHashMap<LimitId, Wanted> = ahash::AHashMap::new();
         for wanted in all {
             let there = merged.entry(wanted.account.id).or_insert_with(|| wanted.clone());
@@ -51,7 +51,7 @@ impl Wanted {
 
 /// One account on its way to a capacity, as it was last read.
 #[derive(Debug, Clone)]
-pub struct Item {
+pub(super) struct Item {
     pub account: Arc<Account>,
     pub capacity: u64,
     pub credits_posted: u128,
@@ -61,7 +61,7 @@ pub struct Item {
 
 /// What to do about it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum CapacityPlan {
+pub(super) enum CapacityPlan {
     Ready,
     Change(CapacityChange),
     /// Lowering must wait for this much to come back.
@@ -70,11 +70,11 @@ pub enum CapacityPlan {
 
 impl Item {
     /// An account that was just made.
-    pub fn new(account: Arc<Account>, capacity: u64) -> Self {
+    pub(super) fn new(account: Arc<Account>, capacity: u64) -> Self {
         Self { account, capacity, credits_posted: 0, debits_posted: 0, debits_pending: 0 }
     }
 
-    pub fn plan(&self) -> CapacityPlan {
+    pub(super) fn plan(&self) -> CapacityPlan {
         let balance = self.credits_posted.saturating_sub(self.debits_posted);
         let wanted = u128::from(self.capacity);
         let amount = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
@@ -90,7 +90,7 @@ impl Item {
     }
 
     /// What the account holds now.
-    pub fn capacity_now(&self) -> u64 {
+    pub(super) fn capacity_now(&self) -> u64 {
         u64::try_from(self.credits_posted.saturating_sub(self.debits_posted)).unwrap_or(u64::MAX)
     }
 }

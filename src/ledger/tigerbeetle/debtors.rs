@@ -21,7 +21,7 @@ const LOOK_INTERVAL_MS: u64 = 1_000;
 const STEPS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub struct Debtors {
+pub(super) struct Debtors {
     all: parking_lot::Mutex<AHashMap<LimitId, Debtor>>,
     /// One is due earlier than was known.
     pub hurry: Notify,
@@ -40,7 +40,7 @@ struct Debtor {
 
 /// One that is to be looked at.
 #[derive(Debug)]
-pub struct Due {
+pub(super) struct Due {
     pub account: Arc<Account>,
     /// It isn't known when something comes back, or it should be there.
     pub needs_forecast: bool,
@@ -48,12 +48,12 @@ pub struct Due {
 
 impl Debtors {
     /// A limit was found to owe something.
-    pub fn add(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
+    pub(super) fn add(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
         self.enter(account, owed, now_ms, false);
     }
 
     /// A limit is to be looked at now: it owes so much more than was known, or nothing.
-    pub fn owes_more(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
+    pub(super) fn owes_more(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
         self.enter(account, owed, now_ms, true);
     }
 
@@ -78,19 +78,19 @@ impl Debtors {
     }
 
     /// It owes nothing any more, or doesn't repay.
-    pub fn remove(&self, account: &Account, now_ms: u64) {
+    pub(super) fn remove(&self, account: &Account, now_ms: u64) {
         if self.all.lock().remove(&account.id).is_some() {
             self.log.write(&DebtChange::Paid { key: account.key.clone() }, now_ms);
         }
     }
 
     /// When the next one is due.
-    pub fn next_due_ms(&self) -> Option<u64> {
+    pub(super) fn next_due_ms(&self) -> Option<u64> {
         self.all.lock().values().map(|debtor| debtor.due_ms).min()
     }
 
     /// Those that are due. They are due again a second later, or when something should come back.
-    pub fn take_due(&self, most: usize, now_ms: u64) -> Vec<Due> {
+    pub(super) fn take_due(&self, most: usize, now_ms: u64) -> Vec<Due> {
         let mut all = self.all.lock();
         let due = all.values_mut().filter(|debtor| debtor.due_ms <= now_ms).take(most);
         due.map(|debtor| {
@@ -103,7 +103,7 @@ impl Debtors {
     }
 
     /// Something should come back at `expected_ms`. What comes after the debt is unknown where `forecast` isn't whole.
-    pub fn foresee(&self, account: &Account, expected_ms: Option<u64>, forecast: Schedule) {
+    pub(super) fn foresee(&self, account: &Account, expected_ms: Option<u64>, forecast: Schedule) {
         if let Some(debtor) = self.all.lock().get_mut(&account.id) {
             debtor.due_ms = expected_ms.map_or(debtor.due_ms, |at_ms| debtor.due_ms.min(at_ms));
             debtor.expected_ms = expected_ms;
@@ -112,7 +112,13 @@ impl Debtors {
     }
 
     /// When an amount fits into what is left after the debt; `None` if that isn't known.
-    pub fn fits_at_ms(&self, account: &Account, amount: u64, capacity: u64, now_ms: u64) -> Option<u64> {
+    pub(super) fn fits_at_ms(
+        &self,
+        account: &Account,
+        amount: u64,
+        capacity: u64,
+        now_ms: u64,
+    ) -> Option<u64> {
         let all = self.all.lock();
         all.get(&account.id)?.forecast.as_ref()?.fits_at_ms(amount, capacity, now_ms)
     }

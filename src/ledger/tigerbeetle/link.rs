@@ -23,7 +23,7 @@ const PAUSE_MS: u64 = 3_000;
 
 /// A session and what is known of it.
 #[derive(Debug)]
-pub struct Link {
+pub(super) struct Link {
     pub session: Session,
     is_up: AtomicBool,
     /// Why it is not up.
@@ -35,7 +35,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(cluster: Cluster) -> Self {
+    pub(super) fn new(cluster: Cluster) -> Self {
         Self {
             session: Session::new(cluster),
             is_up: AtomicBool::new(false),
@@ -45,17 +45,17 @@ impl Link {
         }
     }
 
-    pub fn is_up(&self) -> bool {
+    pub(super) fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Acquire)
     }
 
-    pub fn why_down(&self) -> String {
+    pub(super) fn why_down(&self) -> String {
         let reason = self.reason.load();
         reason.as_ref().map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
     }
 
     /// Notes how it is. True if that is news.
-    pub fn set(&self, state: Result<(), &SessionError>) -> bool {
+    pub(super) fn set(&self, state: Result<(), &SessionError>) -> bool {
         if state.is_ok() && self.is_up() {
             return false;
         }
@@ -66,18 +66,18 @@ impl Link {
     }
 
     /// Gives the session up, and its connection with it, until another had time to take that.
-    pub fn pause(&self, now_ms: u64) {
+    pub(super) fn pause(&self, now_ms: u64) {
         self.paused_until_ms.store(now_ms + PAUSE_MS, Ordering::Relaxed);
         self.session.renew(self.session.number());
     }
 
-    pub fn is_paused(&self, now_ms: u64) -> bool {
+    pub(super) fn is_paused(&self, now_ms: u64) -> bool {
         now_ms < self.paused_until_ms.load(Ordering::Relaxed)
     }
 
     /// Looks at the cluster from outside, and gives the session up if a new one would do better. Says when to look again,
     /// and why it was given up.
-    pub async fn look(&self, asked_at_ms: u64, other: &Session) -> (Duration, Option<Reason>) {
+    pub(super) async fn look(&self, asked_at_ms: u64, other: &Session) -> (Duration, Option<Reason>) {
         let Ok(mut outage) = self.outage.try_lock() else { return (LOOK_INTERVAL, None) };
         if self.session.answered_at_ms() > outage.started_at_ms() {
             *outage = Outage::new(asked_at_ms);

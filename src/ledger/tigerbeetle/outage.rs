@@ -17,7 +17,7 @@ const DOUBLINGS_MAX: u32 = 5;
 
 /// What can be seen of a cluster from outside.
 #[derive(Debug, Clone, Default)]
-pub struct Sight {
+pub(super) struct Sight {
     /// Where its names lead now; `None` if they lead nowhere.
     pub addresses: Option<Vec<SocketAddr>>,
     /// For each address of the session, whether somebody listens there.
@@ -28,7 +28,7 @@ pub struct Sight {
 
 /// Why a session is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub(super) enum Reason {
     Moved,
     ListensAgain,
     AnswersAnother,
@@ -37,7 +37,7 @@ pub enum Reason {
 
 /// What was seen and tried since a session last answered.
 #[derive(Debug, Clone, Default)]
-pub struct Outage {
+pub(super) struct Outage {
     started_at_ms: u64,
     /// What was seen last; empty before.
     listening: Vec<bool>,
@@ -47,16 +47,16 @@ pub struct Outage {
 }
 
 impl Outage {
-    pub fn new(started_at_ms: u64) -> Self {
+    pub(super) fn new(started_at_ms: u64) -> Self {
         Self { started_at_ms, ..Self::default() }
     }
 
-    pub fn started_at_ms(&self) -> u64 {
+    pub(super) fn started_at_ms(&self) -> u64 {
         self.started_at_ms
     }
 
     /// Whether a session at `addresses` whose oldest question is from `asked_at_ms` is to be given up.
-    pub fn look(
+    pub(super) fn look(
         &mut self,
         addresses: &[SocketAddr],
         sight: Sight,
@@ -99,7 +99,7 @@ impl Outage {
     }
 
     /// Whether somebody listened everywhere when it was last looked.
-    pub fn all_listen(&self) -> bool {
+    pub(super) fn all_listen(&self) -> bool {
         !self.listening.is_empty() && self.listening.iter().all(|listens| *listens)
     }
 }

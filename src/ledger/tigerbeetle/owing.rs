@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]
-pub struct Owing {
+pub(super) struct Owing {
     owed: AtomicU64,
     /// When it was last changed here.
     changed_at_ms: AtomicU64,

@@ -54,7 +54,7 @@ struct Seen {
     paid: u128,
 }
 
-pub async fn run(shared: Arc<Shared>) {
+pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         let now_ms = clock::monotonic_ms();
         let due = shared.debtors.take_due(ROUND_MAX, now_ms);
@@ -196,7 +196,7 @@ async fn look_up(shared: &Shared, ids: Vec<u128>) -> Result<AHashMap<u128, tb::A
 
 /// Posts all that a limit owes to its debt account, and reserves nothing for it. It has the name of the next payment, so
 /// that nothing is paid twice.
-pub async fn forgive(shared: &Shared, account: &Arc<Account>) -> Result<(), LedgerError> {
+pub(super) async fn forgive(shared: &Shared, account: &Arc<Account>) -> Result<(), LedgerError> {
     let lost = |error: SessionError| LedgerError::Unavailable(error.to_string());
     loop {
         let found = look_up(shared, vec![account.debt_id()]).await.map_err(lost)?;

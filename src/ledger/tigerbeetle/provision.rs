@@ -30,7 +30,7 @@ use crate::retry::backoff::{ATTEMPTS_MAX, Backoff};
 
 /// What the provisioner is asked for.
 #[derive(Debug)]
-pub enum Request {
+pub(super) enum Request {
     /// A chain whose accounts are not ready.
     Work(Box<Work>),
     Wants {
@@ -42,7 +42,7 @@ pub enum Request {
 }
 
 impl Request {
-    pub fn refuse(self, error: &LedgerError) {
+    pub(super) fn refuse(self, error: &LedgerError) {
         match self {
             Request::Work(work) => work.answer(Err(error.clone())),
             Request::Wants { reply, .. } => drop(reply.send(Err(error.clone()))),
@@ -80,7 +80,7 @@ fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
 
 /// What outlives a failure of the task.
 #[derive(Debug)]
-pub struct Inbox {
+pub(super) struct Inbox {
     pub requests: mpsc::Receiver<Request>,
     /// Accounts that wait to be lowered, and to what.
     pub lowering: HashMap<LimitId, (Arc<Account>, u64)>,
@@ -92,7 +92,7 @@ struct Provisioner<'i> {
     lowering: &'i mut HashMap<LimitId, (Arc<Account>, u64)>,
 }
 
-pub async fn run(shared: Arc<Shared>, inbox: Arc<Mutex<Inbox>>, queue: mpsc::Sender<Work>) {
+pub(super) async fn run(shared: Arc<Shared>, inbox: Arc<Mutex<Inbox>>, queue: mpsc::Sender<Work>) {
     let mut inbox = inbox.lock().await;
     let Inbox { requests, lowering } = &mut *inbox;
     let mut provisioner = Provisioner { shared, queue, lowering };

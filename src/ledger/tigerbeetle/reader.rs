@@ -26,7 +26,7 @@ use crate::limit::Overage;
 
 /// What somebody wants to know.
 #[derive(Debug)]
-pub enum Read {
+pub(super) enum Read {
     Balances { wants: Vec<Want>, reply: Reply<Vec<Balance>> },
     Schedule { account: Arc<Account>, lifetime_seconds: NonZeroU32, reply: Reply<Schedule> },
 }
@@ -46,7 +46,7 @@ struct Reader {
     provisioner: mpsc::Sender<provision::Request>,
 }
 
-pub async fn run(
+pub(super) async fn run(
     shared: Arc<Shared>,
     reads: Arc<Mutex<mpsc::Receiver<Read>>>,
     provisioner: mpsc::Sender<provision::Request>,

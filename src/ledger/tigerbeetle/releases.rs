@@ -17,7 +17,7 @@ use crate::ledger::{Account, Release, Schedule};
 const EXPIRY_LAG_MS: u64 = 300;
 
 /// What an account's pending transfers give back and when. Those that were voided or have expired are left out.
-pub async fn read(
+pub(super) async fn read(
     shared: &Shared,
     account: &Account,
     lifetime_seconds: NonZeroU32,

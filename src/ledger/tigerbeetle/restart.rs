@@ -11,7 +11,7 @@ use super::shared::{Shared, Task};
 use crate::retry::backoff::Backoff;
 
 /// Runs a task until it ends by itself.
-pub async fn restart_on_panic<F>(shared: Arc<Shared>, task: Task, run: impl Fn() -> F)
+pub(super) async fn restart_on_panic<F>(shared: Arc<Shared>, task: Task, run: impl Fn() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {

@@ -21,11 +21,11 @@ use super::{Cluster, addresses};
 use crate::clock;
 
 /// In production mode; one with a single replica in development mode takes fewer.
-pub const EVENTS_MAX: usize = 8189;
-pub const EVENTS_MAX_DEVELOPMENT: usize = 253;
+pub(super) const EVENTS_MAX: usize = 8189;
+pub(super) const EVENTS_MAX_DEVELOPMENT: usize = 253;
 
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum SessionError {
+pub(super) enum SessionError {
     #[error("could not resolve {address}: {reason}")]
     Resolve { address: String, reason: String },
     #[error("the addresses of the cluster are {count} replicas; TigerBeetle's client takes {most} at most")]
@@ -52,13 +52,13 @@ pub enum SessionError {
 
 impl SessionError {
     /// The session has gone, and nothing is known of what it was asked. A new one is there.
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         matches!(self, Self::Evicted | Self::Renewed)
     }
 }
 
 /// A client that can be replaced.
-pub struct Session {
+pub(super) struct Session {
     cluster: Cluster,
     connected: RwLock<Option<Connected>>,
     /// The number of the session that is in use, or that the next call starts.
@@ -114,37 +114,37 @@ impl From<SendError> for CallError {
 }
 
 impl Session {
-    pub fn new(cluster: Cluster) -> Self {
+    pub(super) fn new(cluster: Cluster) -> Self {
         let number = watch::Sender::new(0);
         Self { cluster, connected: RwLock::new(None), number, answered_at_ms: AtomicU64::new(0) }
     }
 
-    pub fn cluster(&self) -> &Cluster {
+    pub(super) fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    pub fn no_answer(&self) -> SessionError {
+    pub(super) fn no_answer(&self) -> SessionError {
         SessionError::NoAnswer { cluster: self.cluster.id, addresses: self.cluster.addresses.join(",") }
     }
 
     /// Rises with every new session.
-    pub fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         *self.number.borrow()
     }
 
     /// Returns when the session with this number has been replaced.
-    pub async fn replaced(&self, number: u64) {
+    pub(super) async fn replaced(&self, number: u64) {
         // The sender is ours, so it is there.
         drop(self.number.subscribe().wait_for(|now| *now != number).await);
     }
 
     /// When the cluster last answered anything.
-    pub fn answered_at_ms(&self) -> u64 {
+    pub(super) fn answered_at_ms(&self) -> u64 {
         self.answered_at_ms.load(Ordering::Relaxed)
     }
 
     /// Where the client was told to look; nothing if there is none.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.connected.read().as_ref().map(|connected| connected.addresses.clone()).unwrap_or_default()
     }
 
@@ -163,7 +163,7 @@ impl Session {
     }
 
     /// Gives the session with this number up; the next call starts a new one. Calls that are under way end.
-    pub fn renew(&self, number: u64) {
+    pub(super) fn renew(&self, number: u64) {
         let old = {
             let mut connected = self.connected.write();
             let is_current = self.number.send_if_modified(|now| {
@@ -209,7 +209,7 @@ impl Session {
     }
 
     /// The failures, in order; none means that everything was done.
-    pub async fn create_transfers(
+    pub(super) async fn create_transfers(
         &self,
         transfers: Arc<[tb::Transfer]>,
     ) -> Result<Failures<CreateTransferErrorKind>, SessionError> {
@@ -227,7 +227,7 @@ impl Session {
         .await
     }
 
-    pub async fn create_accounts(
+    pub(super) async fn create_accounts(
         &self,
         accounts: Vec<tb::Account>,
     ) -> Result<Failures<CreateAccountErrorKind>, SessionError> {
@@ -245,17 +245,17 @@ impl Session {
         .await
     }
 
-    pub async fn lookup_accounts(&self, ids: Vec<u128>) -> Result<Vec<tb::Account>, SessionError> {
+    pub(super) async fn lookup_accounts(&self, ids: Vec<u128>) -> Result<Vec<tb::Account>, SessionError> {
         self.call(|client| async move { Ok(client.get().lookup_accounts(ids).await?) }).await
     }
 
     /// The transfers that there are of these.
-    pub async fn lookup_transfers(&self, ids: Vec<u128>) -> Result<Vec<tb::Transfer>, SessionError> {
+    pub(super) async fn lookup_transfers(&self, ids: Vec<u128>) -> Result<Vec<tb::Transfer>, SessionError> {
         self.call(|client| async move { Ok(client.get().lookup_transfers(ids).await?) }).await
     }
 
     /// Transfers out of an account since a time, the oldest first.
-    pub async fn debits_since(
+    pub(super) async fn debits_since(
         &self,
         account: u128,
         since: SystemTime,
@@ -270,7 +270,7 @@ impl Session {
 
     /// How many events a request may have. One transfer more than a development server takes tells which mode it is in;
     /// they lack their accounts, so nothing is done and nothing is remembered of them.
-    pub async fn events_max(&self) -> Result<usize, SessionError> {
+    pub(super) async fn events_max(&self) -> Result<usize, SessionError> {
         self.call(|client| async move {
             let probe = vec![tb::Transfer::new(1); EVENTS_MAX_DEVELOPMENT + 1];
             match client.get().create_transfers(probe).await {

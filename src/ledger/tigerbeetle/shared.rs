@@ -27,7 +27,7 @@ use crate::telemetry::Metrics;
 
 /// What the tasks know of each other.
 #[derive(Debug)]
-pub struct Shared {
+pub(super) struct Shared {
     pub options: Options,
     pub metrics: Arc<Metrics>,
     pub drain: DrainRate,
@@ -77,7 +77,7 @@ impl Task {
 }
 
 impl Shared {
-    pub fn new(options: Options, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(options: Options, metrics: Arc<Metrics>) -> Self {
         Self {
             writer: Link::new(options.cluster.clone()),
             reader: Link::new(options.cluster.clone()),
@@ -94,11 +94,11 @@ impl Shared {
         }
     }
 
-    pub fn is_up(&self) -> bool {
+    pub(super) fn is_up(&self) -> bool {
         self.writer.is_up() && self.reader.is_up()
     }
 
-    pub fn why_down(&self) -> String {
+    pub(super) fn why_down(&self) -> String {
         if self.writer.is_up() {
             format!("balances can't be read: {}", self.reader.why_down())
         } else {
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Notes how a session is, and says so when that changes.
-    pub fn set(&self, side: Side, state: Result<(), &SessionError>) {
+    pub(super) fn set(&self, side: Side, state: Result<(), &SessionError>) {
         let before = self.is_up();
         let (link, _) = self.link(side);
         if !link.set(state) {
@@ -130,7 +130,7 @@ impl Shared {
     }
 
     /// Waits for a call for as long as its session lasts.
-    pub async fn ask<T>(
+    pub(super) async fn ask<T>(
         &self,
         side: Side,
         call: impl Future<Output = Result<T, SessionError>>,
@@ -170,7 +170,7 @@ impl Shared {
     }
 
     /// The same for a call that may be made twice: it is made again when its session was lost.
-    pub async fn ask_again<T, F>(&self, side: Side, call: impl Fn() -> F) -> Result<T, SessionError>
+    pub(super) async fn ask_again<T, F>(&self, side: Side, call: impl Fn() -> F) -> Result<T, SessionError>
     where
         F: Future<Output = Result<T, SessionError>>,
     {
@@ -183,20 +183,20 @@ impl Shared {
     }
 
     /// The reader waits for the writer to have a connection first.
-    pub fn must_wait(&self, side: Side) -> bool {
+    pub(super) fn must_wait(&self, side: Side) -> bool {
         let has_never_answered = self.writer.session.answered_at_ms() == 0;
         let is_paused = self.reader.is_paused(clock::monotonic_ms());
         side == Side::Reader && !self.writer.is_up() && (has_never_answered || is_paused)
     }
 
-    pub fn tell(&self, event: CapacityEvent) {
+    pub(super) fn tell(&self, event: CapacityEvent) {
         if let Some(events) = &self.options.events {
             // Nobody listens only while the process ends.
             drop(events.send(event));
         }
     }
 
-    pub fn touch(&self, account: &Arc<Account>) {
+    pub(super) fn touch(&self, account: &Arc<Account>) {
         if account.known.start_sampling() {
             let mut touched = self.touched.lock();
             if touched.len() < TOUCHED_MAX {
@@ -208,7 +208,7 @@ impl Shared {
     }
 
     /// A limit that repays was seen to owe this much, by a look that began at `asked_at_ms`.
-    pub fn found_debt(&self, account: &Arc<Account>, owed: u64, asked_at_ms: u64) {
+    pub(super) fn found_debt(&self, account: &Arc<Account>, owed: u64, asked_at_ms: u64) {
         account.known.owing().read(owed, asked_at_ms);
         if owed > 0 {
             self.debtors.add(account, owed, clock::monotonic_ms());
@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// A debt was recorded here; 0 if it was there already.
-    pub fn owes_more(&self, account: &Arc<Account>, amount: u64) {
+    pub(super) fn owes_more(&self, account: &Arc<Account>, amount: u64) {
         let now_ms = clock::monotonic_ms();
         if amount > 0 {
             account.known.owing().add(amount, now_ms);
@@ -226,14 +226,14 @@ impl Shared {
 
     /// A task panics the next time it has something to do. For tests, and not in a release.
     #[cfg(debug_assertions)]
-    pub fn make_panic(&self, task: Task) {
+    pub(super) fn make_panic(&self, task: Task) {
         self.panics.store(task as u8, Ordering::Relaxed);
     }
 
     /// Here tasks panic that a test wants to.
     #[cfg(debug_assertions)]
     #[allow(clippy::panic, reason = "this is what a test asks for")]
-    pub fn panic_point(&self, task: Task) {
+    pub(super) fn panic_point(&self, task: Task) {
         if self.panics.compare_exchange(task as u8, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             panic!("a test wanted the {task:?} to fail");
         }

@@ -13,7 +13,7 @@ use crate::limit::LeaseId;
 
 /// One reservation that several callers hold together.
 #[derive(Debug)]
-pub struct Sum {
+pub(super) struct Sum {
     /// What is left of it, under the name that it has now. Only the worker changes it.
     held: Mutex<Chain>,
     /// No later than this: when its batch was answered, once it was.
@@ -22,7 +22,7 @@ pub struct Sum {
 
 impl Sum {
     /// Of `members`, which are alike but for their amounts.
-    pub fn of<'c>(
+    pub(super) fn of<'c>(
         members: impl Iterator<Item = &'c Chain>,
         lease: LeaseId,
         now_ms: u64,
@@ -38,29 +38,29 @@ impl Sum {
     }
 
     /// Of `count` members that ask for exactly the same.
-    pub fn of_equals(member: &Chain, count: usize, lease: LeaseId, now_ms: u64) -> Arc<Self> {
+    pub(super) fn of_equals(member: &Chain, count: usize, lease: LeaseId, now_ms: u64) -> Arc<Self> {
         let mut held = Chain { lease, ..member.clone() };
         add(&mut held, member, count as u64 - 1);
         Arc::new(Self { held: Mutex::new(held), reserved_at_ms: AtomicU64::new(now_ms) })
     }
 
     /// Its batch was answered. The ledger's clock for it started before that, but maybe long after it was written.
-    pub fn landed(&self, now_ms: u64) {
+    pub(super) fn landed(&self, now_ms: u64) {
         self.reserved_at_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    pub fn chain(&self) -> Chain {
+    pub(super) fn chain(&self) -> Chain {
         self.held.lock().clone()
     }
 
     /// Whether every limit could hold it if nothing else did.
-    pub fn may_fit(&self) -> bool {
+    pub(super) fn may_fit(&self) -> bool {
         holds(&self.held.lock()).all(|hold| hold.amount <= hold.capacity)
     }
 
     /// Takes `part` out: what to void, and what to reserve instead, under the name `lease`, in the same chain. The rest
     /// lasts as long as it would have, rounded up to a second.
-    pub fn take_out(&self, part: &Chain, lease: LeaseId, now_ms: u64) -> (Chain, Option<Chain>) {
+    pub(super) fn take_out(&self, part: &Chain, lease: LeaseId, now_ms: u64) -> (Chain, Option<Chain>) {
         let mut held = self.held.lock();
         let mut void = held.clone();
         void.transfers.iter_mut().for_each(|transfer| transfer.action = Action::Void);
@@ -94,7 +94,7 @@ fn holds(chain: &Chain) -> impl Iterator<Item = Hold> {
 }
 
 /// Adds a member `times`. More than 64 bits hold is more than any capacity: the ledger refuses it.
-pub fn add(held: &mut Chain, member: &Chain, times: u64) {
+pub(super) fn add(held: &mut Chain, member: &Chain, times: u64) {
     for (there, more) in held.transfers.iter_mut().zip(&member.transfers) {
         if let (Action::Reserve(there), Action::Reserve(more)) = (&mut there.action, more.action) {
             there.amount = there.amount.saturating_add(more.amount.saturating_mul(times));
@@ -103,18 +103,18 @@ pub fn add(held: &mut Chain, member: &Chain, times: u64) {
 }
 
 /// Whether it is one that may be summed: a reserve that nobody will name again.
-pub fn may_be_summed(chain: &Chain) -> bool {
+pub(super) fn may_be_summed(chain: &Chain) -> bool {
     chain.keep == Keep::Nothing
         && chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_)))
 }
 
 /// The same limits for the same time; the amounts may differ.
-pub fn alike(one: &Chain, other: &Chain) -> bool {
+pub(super) fn alike(one: &Chain, other: &Chain) -> bool {
     same(one, other, |one, other| Hold { amount: 0, ..one } == Hold { amount: 0, ..other })
 }
 
 /// Alike, and for the same amounts.
-pub fn equal(one: &Chain, other: &Chain) -> bool {
+pub(super) fn equal(one: &Chain, other: &Chain) -> bool {
     same(one, other, |one, other| one == other)
 }
 
@@ -133,7 +133,7 @@ fn same(one: &Chain, other: &Chain, holds: impl Fn(Hold, Hold) -> bool) -> bool 
 /// whatever is free, which is less than that piece. Every piece but the last refused one is as if it had been sent alone;
 /// that one is refused for what the first request turned away would have been: all that came after it fitted, and they
 /// were one fewer than it.
-pub fn halves(count: usize) -> impl Iterator<Item = usize> {
+pub(super) fn halves(count: usize) -> impl Iterator<Item = usize> {
     let mut left = count;
     std::iter::from_fn(move || {
         let size = left.div_ceil(2);

@@ -54,21 +54,21 @@ impl<'a> Names<'a> {
 }
 
 /// On every transfer, so hashed once.
-pub fn operator_id() -> u128 {
+pub(super) fn operator_id() -> u128 {
     static ID: OnceLock<u128> = OnceLock::new();
     *ID.get_or_init(|| digest_id(&["acct:operator"]))
 }
 
-pub fn operator_account() -> tb::Account {
+pub(super) fn operator_account() -> tb::Account {
     tb::Account::new(operator_id(), LEDGER_LIMITS, CODE_LIMIT)
 }
 
-pub fn limit_account(account: &Account) -> tb::Account {
+pub(super) fn limit_account(account: &Account) -> tb::Account {
     tb::Account::new(account.id.bits(), LEDGER_LIMITS, CODE_LIMIT)
         .with_flags(tb::account::Flags::DEBITS_MUST_NOT_EXCEED_CREDITS)
 }
 
-pub fn debt_account(account: &Account) -> tb::Account {
+pub(super) fn debt_account(account: &Account) -> tb::Account {
     tb::Account::new(account.debt_id(), LEDGER_LIMITS, CODE_LIMIT)
 }
 
@@ -82,14 +82,19 @@ fn transfer(id: u128, from: u128, to: u128, amount: u64) -> tb::Transfer {
 }
 
 /// Appends the chain, linked.
-pub fn push_chain(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub(super) fn push_chain(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     push_linked(out, ids, chain);
     end_chain(out);
 }
 
 /// Gives a part of a sum back: what it holds of each account is voided and the rest reserved anew, each account on its
 /// own. One whose window is over would keep the others from it.
-pub fn push_take_out(out: &mut Vec<tb::Transfer>, ids: TransferIds, void: &Chain, rest: Option<&Chain>) {
+pub(super) fn push_take_out(
+    out: &mut Vec<tb::Transfer>,
+    ids: TransferIds,
+    void: &Chain,
+    rest: Option<&Chain>,
+) {
     let alone = |chain: &Chain, index: usize| Chain {
         lease: chain.lease.clone(),
         keep: chain.keep,
@@ -135,7 +140,7 @@ fn end_chain(out: &mut [tb::Transfer]) {
 
 /// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it. An amount of 0 stands
 /// for what has ended by itself.
-pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub(super) fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };
     out.push(claim(&names, &first.account, CODE_CLAIM_VOID).with_flags(Flags::LINKED));
@@ -146,7 +151,7 @@ pub fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Cha
 
 /// Gives a reserve back whose name nobody else knows. Each account on its own: one whose window is over would keep the
 /// others from it.
-pub fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub(super) fn push_void(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let alone = |transfer: tb::Transfer| transfer.with_flags(Flags::VOID_PENDING_TRANSFER);
     out.extend(chain.transfers.iter().map(|step| alone(void_of(&names, step))));
@@ -173,14 +178,14 @@ fn pending(id: u128, account: &Account, hold: Hold, flags: Flags) -> tb::Transfe
 }
 
 /// The ids of those transfers of a chain whose amount only the ledger knows.
-pub fn takes(ids: TransferIds, chain: &Chain) -> Vec<u128> {
+pub(super) fn takes(ids: TransferIds, chain: &Chain) -> Vec<u128> {
     let names = Names::new(ids, &chain.lease);
     let takes = chain.transfers.iter().filter(|step| matches!(step.action, Action::TakeUpTo(_)));
     takes.map(|step| names.id(TAKE, &step.account)).collect()
 }
 
 /// Claims a reserve that was found to exist.
-pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
+pub(super) fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
     let names = Names::new(ids, &chain.lease);
     chain.transfers.first().map(|first| claim(&names, &first.account, CODE_CLAIM_AGAIN))
 }
@@ -188,7 +193,7 @@ pub fn claim_again(ids: TransferIds, chain: &Chain) -> Option<tb::Transfer> {
 /// Asks whether all of a reserve is still held, and changes nothing: a chain of its voids that always fails at its end.
 /// If it fails before that, the first void that fails says why. The voids have ids that nobody else uses. What may have
 /// come from a slab is not asked for: the ledger may have none of it, or another part, under this name.
-pub fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
+pub(super) fn push_verify(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let nobodys_id = || fastrand::u128(1..u128::MAX);
     for step in chain.transfers.iter().filter(is_verified) {
@@ -209,7 +214,7 @@ fn is_verified(transfer: &&Transfer) -> bool {
 }
 
 /// What [`push_verify`] found.
-pub fn verified(landed: ChainResult, chain: &Chain) -> Verdict {
+pub(super) fn verified(landed: ChainResult, chain: &Chain) -> Verdict {
     let transfers = chain.transfers.iter().filter(is_verified).count();
     let refused = |index, code| Verdict::Refused(Refusal::one(index, code));
     match landed {
@@ -236,7 +241,7 @@ fn claim(names: &Names<'_>, account: &Account, code: u16) -> tb::Transfer {
 }
 
 /// A change of capacity, named by the totals that it starts from, so that it happens once whoever does it.
-pub fn capacity_change(item: &Item, change: CapacityChange) -> tb::Transfer {
+pub(super) fn capacity_change(item: &Item, change: CapacityChange) -> tb::Transfer {
     let id = totals_id("xfer:capacity:", item);
     let account = item.account.id.bits();
     match change {
@@ -247,7 +252,7 @@ pub fn capacity_change(item: &Item, change: CapacityChange) -> tb::Transfer {
 
 /// Moves both totals by one and leaves the capacity as it is, for when the name of the totals is used up. It fits
 /// whatever the account holds.
-pub fn totals_move(item: &Item) -> [tb::Transfer; 2] {
+pub(super) fn totals_move(item: &Item) -> [tb::Transfer; 2] {
     let account = item.account.id.bits();
     let raise = transfer(totals_id("xfer:move:raise:", item), operator_id(), account, 1);
     let lower = transfer(totals_id("xfer:move:lower:", item), account, operator_id(), 1);
@@ -261,7 +266,7 @@ fn totals_id(label: &str, item: &Item) -> u128 {
 
 /// Pays `amount` of a debt: posts it to the debt account, and reserves as much of the limit for a window. The first is
 /// named by what has been `paid` so far, so that of all who see the same only one pays.
-pub fn payment(
+pub(super) fn payment(
     names: (TransferIds, &LeaseId),
     account: &Account,
     paid: u128,
@@ -278,7 +283,7 @@ pub fn payment(
 }
 
 /// Posts all that is owed, in the place of the next payment.
-pub fn forgiveness(account: &Account, debt: &tb::Account) -> tb::Transfer {
+pub(super) fn forgiveness(account: &Account, debt: &tb::Account) -> tb::Transfer {
     transfer(paid_id(account, debt.credits_posted()), operator_id(), account.debt_id(), owed(debt))
 }
 
@@ -287,26 +292,26 @@ fn paid_id(account: &Account, paid: u128) -> u128 {
 }
 
 /// What a debt account owes: what was recorded less what was paid.
-pub fn owed(debt: &tb::Account) -> u64 {
+pub(super) fn owed(debt: &tb::Account) -> u64 {
     let owed = debt.debits_posted().saturating_sub(debt.credits_posted());
     u64::try_from(owed).unwrap_or(u64::MAX)
 }
 
 /// What a limit may hold, and what it holds.
-pub fn capacity_and_used(limit: &tb::Account) -> (u64, u64) {
+pub(super) fn capacity_and_used(limit: &tb::Account) -> (u64, u64) {
     let clamp = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
     (clamp(limit.credits_posted().saturating_sub(limit.debits_posted())), clamp(limit.debits_pending()))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CapacityChange {
+pub(super) enum CapacityChange {
     Raise(u64),
     Lower(u64),
 }
 
 /// What a chain came to, in TigerBeetle's results for it.
 #[derive(Debug, Clone, Copy)]
-pub enum ChainResult {
+pub(super) enum ChainResult {
     Done,
     /// It was there already: done by an earlier sending of the same name.
     DoneBefore,
@@ -323,7 +328,7 @@ pub enum ChainResult {
 }
 
 /// Reads the failures of one chain; indexes count from its first transfer.
-pub fn chain_result(failures: &[(usize, Kind)]) -> ChainResult {
+pub(super) fn chain_result(failures: &[(usize, Kind)]) -> ChainResult {
     let Some(&(index, kind)) = failures.iter().find(|(_, kind)| !matches!(kind, Kind::LinkedEventFailed))
     else {
         return ChainResult::Done;

@@ -9,7 +9,7 @@ use crate::ledger::{Action, Chain, LedgerError, Outcome, Verdict};
 
 /// What is written to the queue.
 #[derive(Debug)]
-pub struct Work {
+pub(super) struct Work {
     pub chain: Chain,
     pub kind: WorkKind,
     /// What it is given back from, if it was not reserved alone.
@@ -20,17 +20,17 @@ pub struct Work {
     pub is_completion: bool,
 }
 
-pub type Reply = oneshot::Sender<Result<ChainAnswer, LedgerError>>;
+pub(super) type Reply = oneshot::Sender<Result<ChainAnswer, LedgerError>>;
 
 /// What became of a chain, and where it is to be found if it was not reserved alone.
 #[derive(Debug)]
-pub struct ChainAnswer {
+pub(super) struct ChainAnswer {
     pub outcome: Outcome,
     pub sum: Option<Arc<Sum>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkKind {
+pub(super) enum WorkKind {
     Apply,
     /// It exists: make sure that nobody is giving it back.
     Claim,
@@ -41,24 +41,24 @@ pub enum WorkKind {
 }
 
 impl Work {
-    pub fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
+    pub(super) fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
         Self { chain, kind: WorkKind::GiveBack, sum, reply: None, is_completion: false }
     }
 
-    pub fn answer(self, answer: Result<Outcome, LedgerError>) {
+    pub(super) fn answer(self, answer: Result<Outcome, LedgerError>) {
         if let Some(reply) = self.reply {
             // A caller that has gone in the meantime misses nothing by a refusal.
             drop(reply.send(answer.map(|outcome| ChainAnswer { outcome, sum: None })));
         }
     }
 
-    pub fn has_left(&self) -> bool {
+    pub(super) fn has_left(&self) -> bool {
         self.reply.as_ref().is_some_and(|reply| reply.is_closed())
     }
 }
 
 /// A caller that waits. If it leaves when the answer is already there, the reservation is given back all the same.
-pub struct Waiting<'c> {
+pub(super) struct Waiting<'c> {
     pub answer: oneshot::Receiver<Result<ChainAnswer, LedgerError>>,
     /// Taken once the answer was read.
     pub chain: Option<&'c Chain>,
@@ -79,6 +79,6 @@ impl Drop for Waiting<'_> {
 }
 
 /// Only what reserves is undone; what a completion did stays.
-pub fn can_be_given_back(chain: &Chain) -> bool {
+pub(super) fn can_be_given_back(chain: &Chain) -> bool {
     chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_)))
 }

@@ -35,7 +35,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Where work comes from.
 #[derive(Debug)]
-pub struct Inbox {
+pub(super) struct Inbox {
     pub queued: mpsc::Receiver<Work>,
     pub abandoned: mpsc::UnboundedReceiver<Work>,
     /// What must be in the next batch: chains to give back, claims, and what had no room in the last one.
@@ -106,7 +106,7 @@ impl Inbox {
     }
 }
 
-pub async fn run(
+pub(super) async fn run(
     shared: Arc<Shared>,
     inbox: Arc<Mutex<Inbox>>,
     provisioner: mpsc::Sender<provision::Request>,

@@ -16,7 +16,7 @@ const REQUEST_BITS: u32 = 80;
 
 /// A chain of which something may come from slabs.
 #[derive(Debug)]
-pub struct Split {
+pub(super) struct Split {
     /// What may.
     pub needs: SmallVec<[Need<Arc<Account>>; 4]>,
     /// Where each of them is in the chain.
@@ -27,7 +27,7 @@ pub struct Split {
 
 impl Split {
     /// `None` if nothing may, or the chain does something else than to reserve.
-    pub fn of(chain: &Chain) -> Option<Self> {
+    pub(super) fn of(chain: &Chain) -> Option<Self> {
         let mut split = Self { needs: SmallVec::new(), places: SmallVec::new(), exact: SmallVec::new() };
         for (place, transfer) in chain.transfers.iter().enumerate() {
             let Action::Reserve(hold) = transfer.action else { return None };
@@ -43,7 +43,7 @@ impl Split {
         (!split.needs.is_empty()).then_some(split)
     }
 
-    pub fn has_exact(&self) -> bool {
+    pub(super) fn has_exact(&self) -> bool {
         !self.exact.is_empty()
     }
 
@@ -51,7 +51,7 @@ impl Split {
     /// comes first and keeps its name, so that another instance finds it under that name whatever its own slabs hold. A
     /// chain of which nothing comes from a slab keeps its name too: it is what it would be without slabs, and can be given
     /// back. Any other gets a name of its own, and nobody names it again.
-    pub fn rest(
+    pub(super) fn rest(
         &self,
         chain: &Chain,
         rests: impl Iterator<Item = u64>,
@@ -82,7 +82,7 @@ impl Split {
     }
 
     /// Which needs the failed transfers of the rest are.
-    pub fn needs_of(&self, places: &[usize], failed: TransferSet) -> BitSet {
+    pub(super) fn needs_of(&self, places: &[usize], failed: TransferSet) -> BitSet {
         let need = |at: usize| self.places.iter().position(|place| *place == places[at]);
         failed.iter().filter_map(need).collect()
     }
@@ -97,7 +97,7 @@ fn rules_of(hold: Hold) -> Option<Rules> {
 /// that nobody else names is given back limit by limit, so that this keeps nothing from it. One that has a name is given
 /// back as a whole, and claimed at its first limit: there only what the ledger must have reserved goes back, if there is
 /// any, and the rest stays charged for its window.
-pub fn to_give_back(mut chain: Chain) -> Chain {
+pub(super) fn to_give_back(mut chain: Chain) -> Chain {
     let is_exact = |transfer: &Transfer| match transfer.action {
         Action::Reserve(hold) => rules_of(hold).is_none(),
         _ => true,
@@ -109,7 +109,7 @@ pub fn to_give_back(mut chain: Chain) -> Chain {
 }
 
 /// What tells a request from others, whenever it came.
-pub fn request_bits(lease: &LeaseId) -> u128 {
+pub(super) fn request_bits(lease: &LeaseId) -> u128 {
     lease.bits() & ((1 << REQUEST_BITS) - 1)
 }
 

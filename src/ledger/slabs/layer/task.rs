@@ -22,7 +22,7 @@ const SLEEP_MS_MAX: u64 = 1_000;
 const SETTLED_LOOK: Duration = Duration::from_millis(5);
 
 /// Gives back whatever is due, for ever.
-pub async fn run<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
+pub(super) async fn run<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
     loop {
         while let Some((number, back)) = shared.core.next_due(&mut Live) {
             shared.tasks.spawn(give_back(Arc::clone(&shared), number, back));
@@ -38,7 +38,7 @@ pub async fn run<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
 }
 
 /// Asks for one slab.
-pub async fn take<L: Ledger + 'static>(
+pub(super) async fn take<L: Ledger + 'static>(
     shared: Arc<Shared<L>>,
     limit: LimitId,
     account: Arc<Account>,
@@ -115,7 +115,7 @@ fn landed(answer: &Result<Outcome, LedgerError>) -> Landed {
 }
 
 /// Returns when no slab is asked for any more and nothing is on its way back that nobody spent.
-pub async fn settled<L: Ledger + 'static>(shared: &Shared<L>) {
+pub(super) async fn settled<L: Ledger + 'static>(shared: &Shared<L>) {
     while !shared.core.is_settled() {
         tokio::time::sleep(SETTLED_LOOK).await;
     }

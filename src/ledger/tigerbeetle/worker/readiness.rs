@@ -4,7 +4,7 @@ use crate::ledger::{Account, Action, Hold, RefusalCode};
 use crate::limit::Overage;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
+pub(super) enum Readiness {
     Ready,
     /// The account has to be made, funded or looked at first.
     NotYet,
@@ -12,7 +12,7 @@ pub enum Readiness {
     Refused(RefusalCode),
 }
 
-pub fn readiness(account: &Account, action: Action, now_ms: u64) -> Readiness {
+pub(super) fn readiness(account: &Account, action: Action, now_ms: u64) -> Readiness {
     let known = &account.known;
     let when = |is_ready| if is_ready { Readiness::Ready } else { Readiness::NotYet };
     match action {

@@ -30,7 +30,7 @@ use crate::limit::Overage;
 use crate::telemetry::LeaseEvent;
 
 impl Worker<'_> {
-    pub fn settle_all(&mut self, settled: Vec<(Work, MemberResult)>) {
+    pub(super) fn settle_all(&mut self, settled: Vec<(Work, MemberResult)>) {
         let now_ms = clock::monotonic_ms();
         let mut decided = 0;
         let mut again = Vec::new();
@@ -136,7 +136,7 @@ impl Worker<'_> {
     }
 
     /// Finds out how much was taken by those who take what there is. If that can't be found out it is given back.
-    pub async fn look_up_takes(&mut self) {
+    pub(super) async fn look_up_takes(&mut self) {
         if self.took.is_empty() {
             return;
         }
@@ -212,7 +212,7 @@ impl Worker<'_> {
     }
 
     /// The request can't be made at all: everybody hears so.
-    pub fn fail(&mut self, batch: Batch, reason: &str) {
+    pub(super) fn fail(&mut self, batch: Batch, reason: &str) {
         tracing::error!(reason, "TigerBeetle took none of a batch");
         for work in batch.into_works() {
             work.answer(Err(LedgerError::Unavailable(reason.to_owned())));
