@@ -240,5 +240,5 @@ impl Shared {
     }
 
     #[cfg(not(debug_assertions))]
-    pub fn panic_point(&self, _: Task) {}
+    pub(super) fn panic_point(&self, _: Task) {}
 }
