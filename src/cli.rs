@@ -53,7 +53,8 @@ Examples:
   sluice serve                                       the memory ledger, the files in config/
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
-  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)
+  sluice serve --ledger tigerbeetle:0@old:3000 --ledger tigerbeetle:1@new:3000    while the new one replaces the old one";
 
 const CHECK_HELP: &str = "\
 Examples:
@@ -93,8 +94,10 @@ struct ServeArgs {
     #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS")]
     admin: Option<TcpListen>,
     /// memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…] [default: memory]
-    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
-    ledger: Option<LedgerUri>,
+    ///
+    /// Twice, or with a semicolon between: the old one and the new one, while the new one replaces it.
+    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER", value_delimiter = ';')]
+    ledger: Vec<LedgerUri>,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod complete;
 pub(crate) mod forgive;
 pub(crate) mod inspect;
+pub(crate) mod ledgers;
 pub mod queue;
 pub mod reserve;
 pub mod unsent;
@@ -22,6 +23,7 @@ use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
+use ledgers::Ledgers;
 
 /// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
 const LEASE_API: &str = "lease_api";
@@ -32,6 +34,7 @@ pub struct Service {
     pub admission: Admission,
     pub(crate) leases: Leases,
     pub queue: Queue,
+    ledgers: Ledgers,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
@@ -42,12 +45,18 @@ pub struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        live: Live,
+        admission: Admission,
+        leases: Leases,
+        ledgers: Ledgers,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
         let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
-        Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
+        Self { live, admission, leases, queue, ledgers, metrics, lease_api, draining, calls, connections }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.

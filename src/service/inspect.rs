@@ -96,6 +96,9 @@ impl Service {
         self.read_gauges().await;
         let ratio = self.live.load().retry_budget_ratio(clock::monotonic_ms());
         self.metrics.retry_budget_ratio.set(ratio);
+        self.metrics.ledger_up.set(i64::from(self.admission.ledger.ready().is_ok()));
+        let safe_after_ms = self.ledgers().last().map_or(0, |ledger| ledger.safe_after_unix_ms);
+        self.metrics.ledger_safe_after.set(safe_after_ms as f64 / 1000.0);
         self.metrics.encode()
     }
 

@@ -114,7 +114,6 @@ impl Shared {
             return;
         }
         let now = self.is_up();
-        self.metrics.ledger_up.set(i64::from(now));
         if now && !before {
             tracing::info!("the ledger answers");
         } else if !now && state.is_err() {
