@@ -86,7 +86,7 @@ pub struct Metrics {
     pub(crate) retry_after_ms: Histogram,
     pub(crate) ledger_up: Gauge,
     pub(crate) ledger_safe_after: Gauge<f64, std::sync::atomic::AtomicU64>,
-    /// Clusters that have no connection left for this instance.
+    /// Sessions that the cluster has no connection left for.
     pub(crate) ledger_no_connection: Gauge,
     pub(crate) ledger_batch_events: Histogram,
     pub(crate) ledger_batch_seconds: Histogram,
@@ -181,7 +181,7 @@ impl Metrics {
         );
         r.register(
             "sluice_ledger_no_connection",
-            "Clusters that have no connection left for this instance",
+            "Sessions of this instance, of two, that the cluster has no connection left for",
             self.ledger_no_connection.clone(),
         );
         r.register(

@@ -121,6 +121,14 @@ impl Shared {
         }
     }
 
+    /// Notes whether the cluster has a connection left for a session.
+    fn set_full(&self, link: &Link, is_full: bool) {
+        if link.set_full(is_full) {
+            let sessions = &self.metrics.ledger_no_connection;
+            if is_full { sessions.inc() } else { sessions.dec() };
+        }
+    }
+
     fn link(&self, side: Side) -> (&Link, &Link) {
         match side {
             Side::Writer => (&self.writer, &self.reader),
@@ -140,7 +148,10 @@ impl Shared {
             never = self.look_after(side) => match never {},
         };
         match &answer {
-            Ok(_) => self.set(side, Ok(())),
+            Ok(_) => {
+                self.set_full(self.link(side).0, false);
+                self.set(side, Ok(()));
+            }
             // The cluster may be as well as ever; whoever uses the new session finds out.
             Err(error) if error.is_lost() => {}
             Err(error) => self.set(side, Err(error)),
@@ -158,13 +169,14 @@ impl Shared {
         let mut pause = (self.options.timeout * 2).max(Duration::from_millis(500));
         loop {
             tokio::time::sleep(pause).await;
-            self.set(side, Err(&link.session.no_answer()));
-            let (next, reason) = link.look(asked_at_ms, &other.session).await;
+            self.set(side, Err(&link.silence()));
+            let look = link.look(asked_at_ms, &other.session).await;
+            self.set_full(link, look.is_full);
             // The cluster may have no more than one connection for the two: then the writer needs it.
-            if side == Side::Writer && reason == Some(Reason::AnswersAnother) {
+            if side == Side::Writer && look.given_up == Some(Reason::AnswersAnother) {
                 other.pause(clock::monotonic_ms());
             }
-            pause = next;
+            pause = look.next;
         }
     }
 
