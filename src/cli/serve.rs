@@ -63,7 +63,8 @@ fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Res
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {
     // Before anything is promised, so that a signal is never missed.
     let mut stop = Stop::new().context("signals can't be watched")?;
-    let ledger = options.loaded.settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+    let ledger =
+        options.loaded.settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let app = App::start(options).await?;
     let addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
     // A script that only wanted the first line may have closed the pipe: that is no reason to stop.

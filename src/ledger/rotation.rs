@@ -43,6 +43,9 @@
 //! refuses it, it is given back on the old one, and the refusal is the answer, so that the limit's overage decides for both.
 //! A completion that fails on one of them is sent again to both by whoever sent it; the names make that safe.
 //!
+//! What a limit is like now, its capacity above all, is part of every reserve. While the old one refuses because it is being
+//! lowered or because it owes something, the new one is asked for nothing at all of the limit, so that it hears of it too.
+//!
 //! Debts are recorded on both, and each pays its own. A debt from before is on the old one only.
 //!
 //! # What is shown
@@ -50,19 +53,22 @@
 //! Balances, samples and schedules are those of the fuller one, because that one decides.
 
 mod chain;
+mod undo;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::chain::{
-    for_new, for_old, fuller, gives_nothing_back, kept_part, least, lowered, merged, only_reserves,
-    takes_nothing, trimmed, twins, undo,
+    for_new, for_old, fuller, gives_nothing_back, kept_part, least, lowered, merged, nothing_of,
+    only_reserves, takes_nothing, trimmed, twins, undo,
 };
+use self::undo::Undo;
 use super::{
     Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict, Want,
 };
-use crate::limit::LimitSpec;
+use crate::clock;
+use crate::limit::{LeaseId, LimitSpec};
 
 /// A ledger, and perhaps the one that replaces it.
 #[derive(Debug)]
@@ -140,6 +146,18 @@ impl<L: Ledger> Rotation<L> {
             Verdict::Done => {}
             Verdict::Refused(Refusal { code: RefusalCode::Abandoned, .. }) => {
                 return self.was_refused_by_new(new, chain, at_old).await;
+            }
+            Verdict::Refused(Refusal {
+                code: RefusalCode::LimitDecreasing | RefusalCode::InDebt,
+                index,
+                ..
+            }) => {
+                let name = LeaseId::fresh(clock::unix_ms(), fastrand::u128(..));
+                if let Some(nothing) = nothing_of(chain, index, name) {
+                    // Whatever it says, it has heard of the capacity.
+                    drop(new.ledger.apply(&for_new(&nothing)).await);
+                }
+                return Ok(at_old);
             }
             Verdict::Refused(_) | Verdict::NotAsked => return Ok(at_old),
         }
@@ -249,20 +267,6 @@ impl<L: Ledger> Rotation<L> {
 
     fn successor(&self) -> Option<&L> {
         self.new.as_ref().map(|new| &new.ledger)
-    }
-}
-
-/// What was reserved on one ledger, which goes back unless it is held by both: also when the caller leaves.
-struct Undo<'l, L: Ledger> {
-    ledger: &'l L,
-    chain: Option<Chain>,
-}
-
-impl<L: Ledger> Drop for Undo<'_, L> {
-    fn drop(&mut self) {
-        if let Some(chain) = self.chain.take() {
-            self.ledger.give_back(chain);
-        }
     }
 }
 

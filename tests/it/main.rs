@@ -65,6 +65,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod rotation;
+mod rotation_app;
 #[cfg(feature = "tigerbeetle")]
 mod slab_fleet;
 mod slab_simulation;
@@ -83,6 +85,8 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_overage;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_rotation;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

@@ -120,7 +120,9 @@ pub fn old_and_new(uris: Vec<LedgerUri>) -> Result<(LedgerUri, Option<LedgerUri>
         [one] => Ok((one.clone(), None)),
         // Two of them in one process share nothing.
         [old, new] if old != new || *old == LedgerUri::Memory => Ok((old.clone(), Some(new.clone()))),
-        [old, _] => Err(format!("must be two different ledgers, the old one and the new one, not {old} twice")),
+        [old, _] => {
+            Err(format!("must be two different ledgers, the old one and the new one, not {old} twice"))
+        }
         all => {
             Err(format!("must be one ledger, or two while the second replaces the first, not {}", all.len()))
         }

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::ledger::{Action, Balance, Chain, Hold, Keep, Outcome, Refusal, RefusalCode, Transfer, Want};
+use crate::limit::LeaseId;
 
 /// The chain for the old ledger. It may have to be given back, so it needs a name of its own.
 pub(super) fn for_old(chain: &Chain) -> Chain {
@@ -35,6 +36,15 @@ pub(super) fn lowered(mut chain: Chain, taken: &[u64]) -> Chain {
         }
     }
     chain
+}
+
+/// A reserve of nothing from one limit of a chain, which tells a ledger what capacity it has.
+pub(super) fn nothing_of(chain: &Chain, index: usize, name: LeaseId) -> Option<Chain> {
+    let transfer = chain.transfers.get(index)?;
+    let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = transfer.action else { return None };
+    let action = Action::Reserve(Hold { amount: 0, ..hold });
+    let transfers = SmallVec::from_iter([Transfer { action, ..transfer.clone() }]);
+    Some(Chain { lease: name, keep: Keep::Nothing, transfers })
 }
 
 pub(super) fn only_reserves(chain: &Chain) -> bool {

@@ -70,7 +70,11 @@ impl Link {
 
     /// Why nothing is heard of it.
     pub(super) fn silence(&self) -> SessionError {
-        if self.is_full.load(Ordering::Relaxed) { SessionError::NoConnection } else { self.session.no_answer() }
+        if self.is_full.load(Ordering::Relaxed) {
+            SessionError::NoConnection
+        } else {
+            self.session.no_answer()
+        }
     }
 
     /// Notes whether the cluster has a connection for it. True if that is news.
@@ -91,7 +95,11 @@ impl Link {
     /// Looks at the cluster from outside, and gives the session up if a new one would do better.
     pub(super) async fn look(&self, asked_at_ms: u64, other: &Session) -> Look {
         let Ok(mut outage) = self.outage.try_lock() else {
-            return Look { next: LOOK_INTERVAL, given_up: None, is_full: self.is_full.load(Ordering::Relaxed) };
+            return Look {
+                next: LOOK_INTERVAL,
+                given_up: None,
+                is_full: self.is_full.load(Ordering::Relaxed),
+            };
         };
         if self.session.answered_at_ms() > outage.started_at_ms() {
             *outage = Outage::new(asked_at_ms, !self.session.has_answered());

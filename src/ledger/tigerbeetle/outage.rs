@@ -224,7 +224,11 @@ mod tests {
     fn it_stays_so_until_a_connection_is_taken_or_the_server_goes() {
         let until = |door| {
             let mut rows: Vec<_> = (1..=4).map(|s| (s * 1_000, Door::NotTaken, false)).collect();
-            rows.extend([(5_000, Door::Unknown, false), (6_000, door, false), (7_000, Door::NotTaken, false)]);
+            rows.extend([
+                (5_000, Door::Unknown, false),
+                (6_000, door, false),
+                (7_000, Door::NotTaken, false),
+            ]);
             full(true, &rows)
         };
         assert_eq!(until(Door::Open), [4_000, 5_000]);

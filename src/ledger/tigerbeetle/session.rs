@@ -120,7 +120,13 @@ impl From<SendError> for CallError {
 impl Session {
     pub(super) fn new(cluster: Cluster) -> Self {
         let number = watch::Sender::new(0);
-        Self { cluster, connected: RwLock::new(None), number, answered_at_ms: AtomicU64::new(0), answered: AtomicU64::new(0) }
+        Self {
+            cluster,
+            connected: RwLock::new(None),
+            number,
+            answered_at_ms: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn cluster(&self) -> &Cluster {

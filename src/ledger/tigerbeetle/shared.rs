@@ -125,7 +125,11 @@ impl Shared {
     fn set_full(&self, link: &Link, is_full: bool) {
         if link.set_full(is_full) {
             let sessions = &self.metrics.ledger_no_connection;
-            if is_full { sessions.inc() } else { sessions.dec() };
+            if is_full {
+                sessions.inc()
+            } else {
+                sessions.dec()
+            };
         }
     }
 
