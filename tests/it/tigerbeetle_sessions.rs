@@ -253,9 +253,12 @@ async fn an_instance_that_gets_no_connection_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stands_still_is_not_taken_for_a_full_one() {
     let server = Server::start();
-    let ledger = server.ledger().await;
+    let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
+    until_ready(&ledger, Duration::from_secs(60)).await;
     server.signal("STOP");
-    for _ in 0..80 {
+    assert!(!is_done(&apply(&ledger, one(&account("still"), 1_000), TIMEOUT).await));
+    // Longer than it takes to give a session up and to be sure that the next one gets no connection.
+    for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         if let Err(reason) = ledger.ready() {
             assert!(!reason.contains(NO_CONNECTION), "{reason}");

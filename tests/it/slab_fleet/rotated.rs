@@ -20,11 +20,11 @@ const LIMITS: &str = "
 domain: d
 limits:
 - {key: hot, kind: rolling, capacity: 200, window_seconds: 2}
-- {key: exact, kind: rolling, capacity: 60, window_seconds: 3}
+- {key: exact, kind: rolling, capacity: 60, window_seconds: 3, exact: true}
 - {key: cool, kind: rolling, capacity: 100000, window_seconds: 3}
 descriptors:
 - {key: hot, limits: [{ref: hot}]}
-- {key: exact, limits: [{ref: exact, exact: true}]}
+- {key: exact, limits: [{ref: exact}]}
 - {key: cool, limits: [{ref: cool}]}
 ";
 
