@@ -46,7 +46,7 @@ async fn the_new_ledger_is_safe_after_the_longest_lifetime_of_any_limit() {
     assert_eq!(app.get("/v1/limits/named").await.json()["used"], 1);
     let metrics = app.get("/metrics").await.body;
     let seconds = format!("sluice_ledger_safe_after_seconds {}", *safe as f64 / 1000.0);
-    assert!(metrics.contains(&seconds), "{seconds}");
+    assert!(metrics.contains(&seconds) && metrics.contains("sluice_ledgers 2\n"), "{seconds}:\n{metrics}");
 
     let longer = json!({"key": "long", "kind": "rolling", "capacity": 1, "window_seconds": 100}).to_string();
     assert_eq!(app.send("PUT", "/v1/limits", &longer).await.status, 200);
