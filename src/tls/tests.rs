@@ -28,6 +28,9 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Of its own, or a certificate of another authority would be one with a bad signature.
+        let name = format!("{:?}", key.public_key_raw());
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let certificate = params.self_signed(&key).unwrap();
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
@@ -211,12 +214,13 @@ async fn who_is_let_in() {
 #[tokio::test]
 async fn a_name_can_stand_for_the_address() {
     let authority = Authority::new();
-    authority.issue("named", |params| *params = CertificateParams::new(vec!["*.mesh".to_owned()]).unwrap());
+    authority
+        .issue("named", |params| *params = CertificateParams::new(vec!["*.hubs.mesh".to_owned()]).unwrap());
     let server = certificates().server(&authority.server("named", None), Alpn::Http2).unwrap();
     let mut files = authority.client(None);
     let said = answer(&server, &files).await.unwrap_err();
     assert!(said.contains("BadCertificate"), "{said}");
-    files.server_name = Some(ServerName::try_from("hub.mesh").unwrap());
+    files.server_name = Some(ServerName::try_from("a.hubs.mesh").unwrap());
     assert_eq!(answer(&server, &files).await, Ok("h2".to_owned()));
 }
 
