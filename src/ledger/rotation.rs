@@ -75,8 +75,6 @@ use crate::limit::{LeaseId, LimitSpec};
 pub struct Rotation<L> {
     old: L,
     new: Option<Successor<L>>,
-    /// Bounds a call to both.
-    timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -84,6 +82,8 @@ struct Successor<L> {
     ledger: L,
     /// What the two are called in messages, the old one first.
     names: [String; 2],
+    /// Bounds a call to both.
+    timeout: Duration,
 }
 
 /// How a chain is sent.
@@ -129,13 +129,13 @@ fn bare(why: &str) -> &str {
 impl<L: Ledger> Rotation<L> {
     /// One ledger, as if this layer were not there.
     pub fn one(ledger: L) -> Self {
-        Self { old: ledger, new: None, timeout: Duration::MAX }
+        Self { old: ledger, new: None }
     }
 
     /// Two, each with what it is called in messages. `timeout` bounds what a caller waits for both.
     pub fn both(old: (L, String), new: (L, String), timeout: Duration) -> Self {
-        let successor = Successor { ledger: new.0, names: [old.1, new.1] };
-        Self { old: old.0, new: Some(successor), timeout }
+        let successor = Successor { ledger: new.0, names: [old.1, new.1], timeout };
+        Self { old: old.0, new: Some(successor) }
     }
 
     /// A chain that only reserves.
@@ -280,8 +280,8 @@ impl<L: Ledger> Ledger for Rotation<L> {
                 self.settle(new, chain, Manner::Apply).await
             }
         };
-        let late = |_| LedgerError::TimedOut(u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX));
-        tokio::time::timeout(self.timeout, applying).await.map_err(late)?
+        let late = |_| LedgerError::TimedOut(u64::try_from(new.timeout.as_millis()).unwrap_or(u64::MAX));
+        tokio::time::timeout(new.timeout, applying).await.map_err(late)?
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {

@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use crate::ledger::{Action, Balance, Chain, Hold, Keep, Outcome, Refusal, RefusalCode, Transfer, Want};
 use crate::limit::LeaseId;
 
-/// The chain for the old ledger. It may have to be given back, so it needs a name of its own.
+/// The chain for the old ledger. It may have to be given back, so it needs a name of its own. Only the memory ledger can't give
+/// a [`Keep::Name`] back, and counts it for its window; but what it holds ends with the process, so it is the old one in tests only.
 pub(super) fn for_old(chain: &Chain) -> Chain {
     let keep = match chain.keep {
         Keep::Nothing | Keep::ForUndo => Keep::ForCompletion,
