@@ -103,11 +103,11 @@ impl Manner {
 }
 
 impl<L> Successor<L> {
-    fn old(&self, error: LedgerError) -> LedgerError {
+    fn of_old(&self, error: LedgerError) -> LedgerError {
         named("old", &self.names[0], error)
     }
 
-    fn new(&self, error: LedgerError) -> LedgerError {
+    fn of_new(&self, error: LedgerError) -> LedgerError {
         named("new", &self.names[1], error)
     }
 }
@@ -141,7 +141,7 @@ impl<L: Ledger> Rotation<L> {
     /// A chain that only reserves.
     async fn reserve(&self, new: &Successor<L>, chain: &Chain) -> Result<Outcome, LedgerError> {
         let first = for_old(chain);
-        let at_old = self.old.apply(&first).await.map_err(|error| new.old(error))?;
+        let at_old = self.old.apply(&first).await.map_err(|error| new.of_old(error))?;
         match at_old.verdict {
             Verdict::Done => {}
             Verdict::Refused(Refusal { code: RefusalCode::Abandoned, .. }) => {
@@ -167,7 +167,7 @@ impl<L: Ledger> Rotation<L> {
             undo_old.chain = None;
             return Ok(at_old);
         }
-        let at_new = new.ledger.apply(&second).await.map_err(|error| new.new(error))?;
+        let at_new = new.ledger.apply(&second).await.map_err(|error| new.of_new(error))?;
         if at_new.verdict != Verdict::Done {
             return Ok(at_new);
         }
@@ -189,7 +189,7 @@ impl<L: Ledger> Rotation<L> {
         at_old: Outcome,
     ) -> Result<Outcome, LedgerError> {
         let second = for_new(chain);
-        let at_new = new.ledger.apply(&second).await.map_err(|error| new.new(error))?;
+        let at_new = new.ledger.apply(&second).await.map_err(|error| new.of_new(error))?;
         if at_new.verdict == Verdict::Done && !at_new.is_repeat {
             new.ledger.give_back(second);
         }
@@ -210,7 +210,7 @@ impl<L: Ledger> Rotation<L> {
         chain: &Chain,
         manner: Manner,
     ) -> Result<Outcome, LedgerError> {
-        let at_old = self.settle_old(&for_old(chain), manner).await.map_err(|error| new.old(error))?;
+        let at_old = self.settle_old(&for_old(chain), manner).await.map_err(|error| new.of_old(error))?;
         let old_refusal = match at_old.verdict {
             Verdict::Done => None,
             Verdict::Refused(refusal) if gives_nothing_back(chain, refusal) => Some(refusal),
@@ -220,7 +220,7 @@ impl<L: Ledger> Rotation<L> {
         if takes_nothing(&second) {
             return Ok(at_old);
         }
-        let at_new = manner.send(&new.ledger, &second).await.map_err(|error| new.new(error))?;
+        let at_new = manner.send(&new.ledger, &second).await.map_err(|error| new.of_new(error))?;
         match (old_refusal, at_new.verdict) {
             (None, Verdict::Done) => {
                 if let Some(trimming) = trimmed(chain, &at_old.taken, &at_new.taken) {
@@ -232,7 +232,7 @@ impl<L: Ledger> Rotation<L> {
             (None, _) => {
                 // If this fails it is all sent again.
                 if let Some(undo) = undo(chain) {
-                    self.old.complete(&undo).await.map_err(|error| new.old(error))?;
+                    self.old.complete(&undo).await.map_err(|error| new.of_old(error))?;
                 }
                 Ok(at_new)
             }
@@ -318,7 +318,7 @@ impl<L: Ledger> Ledger for Rotation<L> {
         let Some(new) = &self.new else { return self.old.provision(wants).await };
         let twins = twins(&wants);
         let (at_old, at_new) = tokio::join!(self.old.provision(wants), new.ledger.provision(twins));
-        at_old.map_err(|error| new.old(error)).and(at_new.map_err(|error| new.new(error)))
+        at_old.map_err(|error| new.of_old(error)).and(at_new.map_err(|error| new.of_new(error)))
     }
 
     async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
@@ -326,7 +326,7 @@ impl<L: Ledger> Ledger for Rotation<L> {
         let twins = twins(&wants);
         let (at_old, at_new) = tokio::join!(self.old.balances(wants), new.ledger.balances(twins));
         let (at_old, at_new) =
-            (at_old.map_err(|error| new.old(error))?, at_new.map_err(|error| new.new(error))?);
+            (at_old.map_err(|error| new.of_old(error))?, at_new.map_err(|error| new.of_new(error))?);
         Ok(at_old.into_iter().zip(at_new).map(|(old, new)| fuller(old, new)).collect())
     }
 
@@ -342,7 +342,7 @@ impl<L: Ledger> Ledger for Rotation<L> {
             new.ledger.schedule(&twin, lifetime_seconds)
         );
         let (at_old, at_new) =
-            (at_old.map_err(|error| new.old(error))?, at_new.map_err(|error| new.new(error))?);
+            (at_old.map_err(|error| new.of_old(error))?, at_new.map_err(|error| new.of_new(error))?);
         Ok(if at_old.used > at_new.used { at_old } else { at_new })
     }
 
@@ -366,7 +366,7 @@ impl<L: Ledger> Ledger for Rotation<L> {
         let Some(new) = &self.new else { return self.old.forgive(want).await };
         let twin = Want { account: want.account.twin(), ..want.clone() };
         let (at_old, at_new) = tokio::join!(self.old.forgive(want), new.ledger.forgive(twin));
-        at_old.map_err(|error| new.old(error)).and(at_new.map_err(|error| new.new(error)))
+        at_old.map_err(|error| new.of_old(error)).and(at_new.map_err(|error| new.of_new(error)))
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -213,7 +213,7 @@ mod tests {
     fn a_new_session_whose_connection_is_not_taken_has_none() {
         let waiting: Vec<_> = (1..=5).map(|s| (s * 1_000, Door::NotTaken, false)).collect();
         assert_eq!(full(true, &waiting), [4_000, 5_000]);
-        assert_eq!(full(false, &waiting), [], "its server may stand still");
+        assert_eq!(full(false, &waiting), Vec::<u64>::new(), "its server may stand still");
         let beside: Vec<_> = waiting.iter().map(|(ms, door, _)| (*ms, *door, true)).collect();
         assert_eq!(full(false, &beside), [4_000, 5_000], "it does not: another is answered");
         let back = [&[(1, Door::Closed, false)], &waiting[..]].concat();
