@@ -20,6 +20,19 @@ pub struct ConfigView {
     failing_since: Option<u64>,
 }
 
+impl ConfigView {
+    pub(crate) fn new(service: &Service, control: &Control) -> Self {
+        let (snapshot, health) = (service.live.load_full(), control.health());
+        Self {
+            version: snapshot.version,
+            loaded_at: snapshot.loaded_at_unix_ms,
+            files: snapshot.files.clone(),
+            problems: health.problems,
+            failing_since: health.failing_since_unix_ms,
+        }
+    }
+}
+
 /// Everything that files decide, flat.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LiveOutline {
@@ -34,15 +47,7 @@ pub(crate) async fn get(
     State(service): State<Arc<Service>>,
     State(control): State<Arc<Control>>,
 ) -> Json<ConfigView> {
-    let snapshot = service.live.load_full();
-    let health = control.health();
-    Json(ConfigView {
-        version: snapshot.version,
-        loaded_at: snapshot.loaded_at_unix_ms,
-        files: snapshot.files.clone(),
-        problems: health.problems,
-        failing_since: health.failing_since_unix_ms,
-    })
+    Json(ConfigView::new(&service, &control))
 }
 
 pub(crate) async fn limits(State(service): State<Arc<Service>>) -> Json<LiveOutline> {
