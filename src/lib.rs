@@ -30,6 +30,7 @@ pub mod retry;
 pub(crate) mod activity;
 
 pub mod limit;
+pub mod tls;
 pub mod telemetry;
 pub mod clock;
 pub mod tasks;

@@ -3,7 +3,6 @@
 //! The files hold nothing of this server and are served without the token; the stream needs it like any read.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
@@ -15,6 +14,7 @@ use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::Admin;
 use super::config::ConfigView;
 use super::error::ApiError;
 use super::events;
@@ -22,8 +22,6 @@ use super::limits::LimitView;
 use super::top::HeavyView;
 use crate::activity::By;
 use crate::clock;
-use crate::control::Control;
-use crate::service::Service;
 use crate::service::watch::{Listing, Sort};
 
 /// Where the page's files are.
@@ -113,39 +111,35 @@ struct Line {
 
 /// `GET /v1/live`: the events of `/v1/events`, and an overview once a second.
 pub(crate) async fn live(
-    State(service): State<Arc<Service>>,
-    State(control): State<Arc<Control>>,
+    State(admin): State<Admin>,
     query: Result<Query<LiveQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(LiveQuery { prefix }) = query?;
     let listing = Listing { prefix, sort: Sort::Used, limit: LIMITS_SHOWN };
-    let happened = events::of(&service)?;
-    let overviews = overviews(service, control, listing);
+    let happened = events::of(&admin.service)?;
+    let overviews = overviews(admin, listing);
     // The stream ends when either does: both end when the server stops.
     Ok(events::sent(stream::select(happened, overviews)))
 }
 
-fn overviews(
-    service: Arc<Service>,
-    control: Arc<Control>,
-    listing: Listing,
-) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+fn overviews(admin: Admin, listing: Listing) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     let mut ticks = tokio::time::interval_at(Instant::now(), INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let state = (service, control, listing, ticks);
-    let messages = stream::unfold(state, |(service, control, listing, mut ticks)| async move {
+    let state = (admin, listing, ticks);
+    let messages = stream::unfold(state, |(admin, listing, mut ticks)| async move {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = service.watching_ends() => return None,
+            () = admin.service.watching_ends() => return None,
         }
-        let text = overview(&service, &control, &listing).await;
+        let text = overview(&admin, &listing).await;
         let message = sse::Event::default().event("overview").data(text);
-        Some((Ok(message), (service, control, listing, ticks)))
+        Some((Ok(message), (admin, listing, ticks)))
     });
     messages.fuse()
 }
 
-async fn overview(service: &Service, control: &Control, listing: &Listing) -> String {
+async fn overview(admin: &Admin, listing: &Listing) -> String {
+    let service = &*admin.service;
     let (decided, found) = (service.decided(), service.find_limits(listing).await.ok());
     let limits_total = found.as_ref().map_or(0, |found| found.total);
     let line = service.lines(HEAVY_SHOWN).into_iter();
@@ -163,7 +157,7 @@ async fn overview(service: &Service, control: &Control, listing: &Listing) -> St
         limits: found.as_ref().map(|found| found.limits.iter().map(LimitView::new).collect()),
         limits_total,
         line: line.map(|it| Line { key: it.limit.to_string(), jobs: it.jobs, amount: it.amount }).collect(),
-        config: ConfigView::new(service, control),
+        config: ConfigView::new(admin),
     };
     serde_json::to_string(&overview).unwrap_or_default()
 }
