@@ -1,3 +1,5 @@
+//! What was decided comes back as counts and events, and nothing is lost between threads.
+
 use super::*;
 use crate::telemetry::Reason;
 

@@ -39,7 +39,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 const INTERVAL: Duration = Duration::from_secs(1);
 
 const LIMITS_SHOWN: usize = 200;
-const HEAVY_SHOWN: usize = 20;
+const HEAVY_SHOWN: usize = 10;
 
 pub(crate) async fn html() -> Response {
     file(HTML, "text/html; charset=utf-8")
