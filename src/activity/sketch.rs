@@ -115,7 +115,7 @@ mod tests {
         let mut dice = fastrand::Rng::with_seed(7);
         for _ in 0..20_000 {
             // Few are heavy, many are light.
-            let key = format!("k{}", (dice.f64().powi(4) * 500.0) as u64);
+            let key = format!("k{:.0}", dice.f64().powi(4) * 500.0);
             let count = dice.u64(1..5);
             *truth.entry(key.clone()).or_default() += count;
             sketch.offer(&Arc::from(key), &Arc::from("d"), count);

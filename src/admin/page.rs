@@ -12,7 +12,7 @@ use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 use super::Admin;
 use super::config::ConfigView;
@@ -123,7 +123,7 @@ pub(crate) async fn live(
 }
 
 fn overviews(admin: Admin, listing: Listing) -> impl Stream<Item = Result<sse::Event, Infallible>> {
-    let mut ticks = tokio::time::interval_at(Instant::now(), INTERVAL);
+    let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let state = (admin, listing, ticks);
     let messages = stream::unfold(state, |(admin, listing, mut ticks)| async move {
