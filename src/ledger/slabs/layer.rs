@@ -137,7 +137,8 @@ impl<L: Ledger + 'static> Shared<L> {
                 }
                 Decision::Ledger(aside) => {
                     self.metrics.slab_answers.ledger.inc();
-                    return self.ask_ledger(chain, split, aside).await;
+                    // It takes a round trip; those that slabs answer don't make room for it.
+                    return Box::pin(self.ask_ledger(chain, split, aside)).await;
                 }
             }
         }
