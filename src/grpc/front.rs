@@ -112,8 +112,8 @@ impl Front {
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
                 let request_id = parts.headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
-                // On the heap by itself: what is moved there is copied whole, and glibc copies what is larger than a page
-                // byte by byte, which costs more than a second allocation.
+                // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
+                // byte, which costs more than a second allocation.
                 Ok(match Box::pin(self.decide(message, request_id)).await {
                     Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),

@@ -51,6 +51,26 @@ async fn a_newcomer_waits_until_the_place_is_free() {
     assert!(!is_closing(&second));
 }
 
+#[tokio::test]
+async fn a_panic_is_counted_and_ends_only_its_own_task() {
+    let port = port(2, 0, 0);
+    let [first, second] = [port.admit().await, port.admit().await];
+    let (told, hears) = tokio::sync::oneshot::channel();
+    port.run(async move {
+        let _place = second;
+        told.send(()).expect("the test must listen");
+    });
+    hears.await.expect("the other task must run");
+    assert_eq!(port.metrics.panics.get(), 0);
+    port.run(async move {
+        let _place = first;
+        panic!("on purpose");
+    });
+    let places = [port.admit().await, port.admit().await];
+    assert!(!places.iter().any(is_closing), "both places are free");
+    assert_eq!(port.metrics.panics.get(), 1);
+}
+
 #[test]
 fn a_connection_holds_at_most_what_is_free() {
     let port = port(10, 1000, 400);
