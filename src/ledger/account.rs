@@ -14,6 +14,7 @@ use quick_cache::Weighter;
 
 use super::tigerbeetle::Known;
 use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
+use crate::activity::{Tallied, Tally};
 use crate::limit::{LimitId, LimitKey};
 use crate::retry::Hints;
 
@@ -25,6 +26,8 @@ pub struct Account {
     pub key: LimitKey,
     pub id: LimitId,
     pub hints: Hints,
+    /// What was decided about it, for those who look.
+    pub(crate) tally: Tally,
     pub(super) decrease: Decrease,
     pub(super) known: OnFirstUse<Known>,
     /// The same limit in the ledger that replaces this one's.
@@ -38,8 +41,15 @@ impl Account {
     }
 
     fn with_id(key: LimitKey, id: LimitId) -> Self {
-        let (hints, decrease) = (Hints::default(), Decrease::default());
-        Self { key, id, hints, decrease, known: OnFirstUse::default(), twin: OnceLock::new() }
+        Self {
+            key,
+            id,
+            hints: Hints::default(),
+            tally: Tally::default(),
+            decrease: Decrease::default(),
+            known: OnFirstUse::default(),
+            twin: OnceLock::new(),
+        }
     }
 
     /// The same limit in the ledger that replaces this one's, which knows other things of it.
@@ -51,6 +61,16 @@ impl Account {
     pub(crate) fn decreasing_since_ms(&self) -> Option<u64> {
         let of_twin = || self.twin.get().and_then(|twin| twin.decrease.since_ms());
         self.decrease.since_ms().or_else(of_twin)
+    }
+}
+
+impl Tallied for Account {
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn key(&self) -> &LimitKey {
+        &self.key
     }
 }
 
@@ -161,6 +181,11 @@ impl Accounts {
         // Two threads may meet here: the later one wins, both are right.
         self.table.insert(key, Arc::clone(&account));
         account
+    }
+
+    /// The accounts that are remembered now.
+    pub(crate) fn all(&self) -> Vec<Arc<Account>> {
+        self.table.iter().map(|(_, account)| account).collect()
     }
 
     /// How many keys are remembered now.
