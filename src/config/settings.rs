@@ -148,7 +148,7 @@ impl Default for Ledger {
 
 impl Ledger {
     /// The one in use, and the one that replaces it if there is one.
-    pub fn uris(&self) -> impl Iterator<Item = &LedgerUri> {
+    pub(crate) fn uris(&self) -> impl Iterator<Item = &LedgerUri> {
         std::iter::once(&self.uri).chain(&self.successor)
     }
 }

@@ -390,7 +390,9 @@ impl<L: Ledger> Ledger for Rotation<L> {
 
     async fn close(&self) {
         match self.successor() {
-            Some(new) => drop(tokio::join!(self.old.close(), new.close())),
+            Some(new) => {
+                tokio::join!(self.old.close(), new.close());
+            }
             None => self.old.close().await,
         }
     }

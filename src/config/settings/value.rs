@@ -115,7 +115,7 @@ impl fmt::Display for LedgerUri {
 }
 
 /// The ledger to use, and the one that comes to replace it if there are two.
-pub fn old_and_new(uris: Vec<LedgerUri>) -> Result<(LedgerUri, Option<LedgerUri>), String> {
+pub(crate) fn old_and_new(uris: Vec<LedgerUri>) -> Result<(LedgerUri, Option<LedgerUri>), String> {
     match &uris[..] {
         [one] => Ok((one.clone(), None)),
         // Two of them in one process share nothing.

@@ -56,9 +56,13 @@ async fn call(seats: Seats, seen: Arc<Seen>, key: &'static str, instance: usize,
                     let admission = Admission { instance, sent_us, answered_us, units: 1 };
                     seen.admissions.lock().push(admission);
                 }
-                Ok(false) => drop(seen.denied.fetch_add(1, Ordering::Relaxed)),
+                Ok(false) => {
+                    seen.denied.fetch_add(1, Ordering::Relaxed);
+                }
                 // Whether it was admitted is not known, so it is not counted.
-                Err(_) => drop(seen.failed.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => {
+                    seen.failed.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
