@@ -76,12 +76,13 @@ impl LateCharge {
     }
 }
 
-/// Takes what is `free`, and owes the rest. The debt comes first, also if it is nothing: by its name a chain that is sent
-/// again is known, whatever is free then.
-fn take_and_owe(hold: Hold, free: u64) -> impl Iterator<Item = Action> {
+/// Takes what is `free`, and owes the rest. A request that has a name may be sent again when something else is free. Then both
+/// names must be found: that of the debt if the chain was done, and that of what it takes if it was refused. So either may
+/// be nothing and is there all the same.
+fn take_and_owe(hold: Hold, free: u64, is_named: bool) -> impl Iterator<Item = Action> {
     let taken = Hold { amount: hold.amount.min(free), ..hold };
     let rest = Hold { amount: hold.amount - taken.amount, ..hold };
-    let take = (taken.amount > 0).then_some(Action::Rereserve(taken));
+    let take = (taken.amount > 0 || is_named).then_some(Action::Rereserve(taken));
     std::iter::once(Action::Debt(rest)).chain(take)
 }
 
@@ -114,7 +115,7 @@ impl Admission {
         }
         for look in 0..LOOKS_MAX {
             let free = self.look(account, hold).await;
-            let chain = late.chain(look, account, take_and_owe(hold, free));
+            let chain = late.chain(look, account, take_and_owe(hold, free, late.keep.is_named()));
             match self.patiently(&chain).await?.verdict {
                 Verdict::Refused(Refusal {
                     code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed,
@@ -124,7 +125,7 @@ impl Admission {
                 _ => return Ok(()),
             }
         }
-        let chain = late.chain(LOOKS_MAX, account, take_and_owe(hold, 0));
+        let chain = late.chain(LOOKS_MAX, account, std::iter::once(Action::Debt(hold)));
         self.patiently(&chain).await.map(|_| ())
     }
 
@@ -176,11 +177,14 @@ mod tests {
             (40, 0, 40, None),
             (u64::MAX, 1, u64::MAX - 1, Some(1)),
         ] {
-            let actions: Vec<Action> = take_and_owe(hold(amount), free).collect();
+            let actions: Vec<Action> = take_and_owe(hold(amount), free, false).collect();
             let expected =
                 [Some(Action::Debt(hold(owed))), taken.map(|taken| Action::Rereserve(hold(taken)))];
             let expected: Vec<Action> = expected.into_iter().flatten().collect();
             assert_eq!(actions, expected, "{amount} of {free}");
+            let named: Vec<Action> = take_and_owe(hold(amount), free, true).collect();
+            let taken = Action::Rereserve(hold(taken.unwrap_or(0)));
+            assert_eq!(named, [Action::Debt(hold(owed)), taken], "{amount} of {free}, with a name");
         }
     }
 }

@@ -104,6 +104,8 @@ pub const ROWS: &[&str] = &[
     "A 10/4s repay | hit A9 = ok | wait 3 | reserve x A1 = ok | more x A20/4s = over A | debt x A20 = ok | owes A 20 | wait 2 | hit A1 = debt A | used A 10 | owes A 11",
     // a charge that comes afterwards takes what is left and owes the rest, both or neither, and once
     "A 10/9s | hit A7 = ok | charge x A5:2 = over A | charge y A3:4 = ok | used A 10 | owes A 4 | charge y A3:4 = ok | charge y A1:6 = conflict | charge z A0:5 = ok | used A 10 | owes A 9",
+    // one that was refused stays refused, whatever is free when it is sent again
+    "A 10/9s | hit A7 = ok | charge x A5:2 = over A | charge x A3:4 = burnt | charge x A0:7 = burnt | owes A 0 | used A 7",
     "A 10/9s repay | hit A7 = ok | charge x A3:4 = ok | hit A1 = debt A | used A 10 | owes A 4 | charge x A3:4 = ok | charge x A2:5 = conflict | owes A 4",
     "A 10/9s repay | charge x A7:0 = ok | used A 7 | owes A 0 | hit A3 = ok | charge x A7:0 = ok | used A 10",
     // what fits is paid at once, and whatever comes back pays
