@@ -19,9 +19,6 @@ impl Admission {
         findings: &mut Findings,
     ) {
         let is_shadow = |requirement: &Requirement| requirement.enforcement == Enforcement::Shadow;
-        if !plan.requirements.iter().any(is_shadow) {
-            return;
-        }
         // The caller may leave while this waits for the ledger.
         let undo = UndoOnDrop::new(&self.ledger, chain_of(plan, name, lease, findings.left_out).0);
         let counts =
