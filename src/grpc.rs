@@ -7,6 +7,7 @@ mod front;
 mod lease;
 mod opening;
 pub mod rls;
+mod unread;
 mod watch;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use tonic_health::server::HealthReporter;
 
 use self::front::{Front, REFLECTIONS_MAX};
 use self::opening::Opening;
+use self::unread::{Unread, Watched};
 use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::pb;
 use crate::listen::port::{Bounds, Place, Port};
@@ -124,9 +126,12 @@ impl Server {
         let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
         let open = front.service.connection();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
-        let answer =
-            service_fn(move |request| Box::pin(front.clone().answer(Arc::clone(&connection), request)));
-        let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
+        let unread = Arc::new(Unread::default());
+        let stream = Opening::new(Watched::new(stream, Arc::clone(&unread)), PREFACE_WITHIN);
+        let answer = service_fn(move |request| {
+            Box::pin(front.clone().answer(Arc::clone(&connection), Arc::clone(&unread), request))
+        });
+        let stream = TokioIo::new(stream);
         let served = self.calls.watch(self.http.serve_connection(stream, answer));
         tokio::spawn(async move {
             place.keep(served).await;

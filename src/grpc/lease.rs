@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -62,13 +62,13 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         Ok(response)
     }
 
-    type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;
+    type WatchLeaseStream = BoxStream<pb::LeaseStatus>;
 
     async fn watch_lease(
         &self,
         request: Request<pb::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
-        watch(&self.0, &request.get_ref().lease_id).map(Response::new)
+        watch(&self.0, &request.get_ref().lease_id)
     }
 
     async fn leave_queue(
