@@ -125,13 +125,13 @@ impl Server {
     fn connect(&self, stream: Transport, place: Place) {
         let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
         let open = front.service.connection();
-        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let unread = Arc::new(Unread::default());
-        let stream = Opening::new(Watched::new(stream, Arc::clone(&unread)), PREFACE_WITHIN);
+        let stream = Watched::new(stream, Arc::clone(&unread));
+        let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
+        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer = service_fn(move |request| {
             Box::pin(front.clone().answer(Arc::clone(&connection), Arc::clone(&unread), request))
         });
-        let stream = TokioIo::new(stream);
         let served = self.calls.watch(self.http.serve_connection(stream, answer));
         tokio::spawn(async move {
             place.keep(served).await;
