@@ -48,7 +48,7 @@ pub(crate) async fn post(
     Ok(answer)
 }
 
-fn parse(body: &[u8]) -> Result<pb::RateLimitRequest, ApiError> {
+pub(super) fn parse(body: &[u8]) -> Result<pb::RateLimitRequest, ApiError> {
     let bad = |error: &dyn std::fmt::Display| {
         ApiError::bad_request(INVALID, format!("not a RateLimitRequest in proto3 JSON: {error}"))
     };

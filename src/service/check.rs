@@ -93,7 +93,7 @@ impl Service {
 }
 
 /// Whether an entry says that the caller has tried before. Those entries take no part in matching limits.
-fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
+pub(super) fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
     let mut is_retry = false;
     for ask in asks {
         if ask.entries.iter().any(|entry| entry.key == retry_key) {
