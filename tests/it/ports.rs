@@ -181,8 +181,12 @@ async fn answers_that_nobody_takes(address: SocketAddr, window: u32) {
 async fn a_connection_whose_answers_are_not_taken_is_closed() {
     let sluice = Sluice::with_limits(LIMITS).await;
     let address = sluice.grpc_address();
+    // One that takes its answers may be silent for as long.
+    let idle = Wire::connect(address).await;
+    idle.should_rate_limit(ASK).await.response();
     tokio::join!(answers_that_nobody_takes(address, 0), answers_that_nobody_takes(address, 1));
     assert_eq!(sluice.metric("sluice_connections_closed_total{port=\"grpc\",reason=\"unread\"}").await, 2);
+    idle.should_rate_limit(ASK).await.response();
     sluice.still_answers().await;
 }
 
