@@ -16,8 +16,6 @@ mod shadow;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use self::chain::{chain_of, lease_id, undo_of};
 use self::findings::{Findings, charged, never_fits};
 pub(crate) use self::refusal::is_used;
@@ -41,9 +39,9 @@ use crate::telemetry::{Metrics, Reason};
 
 /// One request, as the domain sees it.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct Request<'a, 'w> {
     pub domain: &'a str,
-    pub asks: SmallVec<[Ask<'a>; 4]>,
+    pub asks: &'a [Ask<'w>],
     /// The caller says that it has tried before.
     pub is_retry: bool,
     /// What the caller calls this request, so that sending it twice charges once.
@@ -94,7 +92,11 @@ enum Reserved {
 }
 
 impl Admission {
-    pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
+    pub async fn decide(
+        &self,
+        snapshot: &Snapshot,
+        request: &Request<'_, '_>,
+    ) -> Result<Decision, DecideError> {
         let started = clock::instant();
         let domain = snapshot.domain(request.domain);
         let decided = self.decide_uncounted(snapshot, domain, request).await;
@@ -119,10 +121,10 @@ impl Admission {
         &self,
         snapshot: &Snapshot,
         domain: &Domain,
-        request: &Request<'_>,
+        request: &Request<'_, '_>,
     ) -> Result<Decision, DecideError> {
         let now_ms = clock::monotonic_ms();
-        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
+        let plan = snapshot.registry.plan(request.domain, request.asks, &self.accounts)?;
         if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
@@ -362,7 +364,7 @@ fn up_to(n: u64) -> u64 {
 fn within_budget(
     snapshot: &Snapshot,
     domain: &Domain,
-    request: &Request<'_>,
+    request: &Request<'_, '_>,
     plan: &Plan,
     now_ms: u64,
 ) -> Result<(), RetryHint> {

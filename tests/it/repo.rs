@@ -54,6 +54,18 @@ fn every_rust_file_opens_with_what_it_is_for() {
     assert_eq!(mute, [""; 0], "these have no `//!` on their first line");
 }
 
+/// What is spawned bare can end without anybody noticing. Tasks belong to a Supervisor, to a tracker, or to one of these.
+#[test]
+fn every_task_has_an_owner() {
+    let owners = ["src/ledger/tigerbeetle/restart.rs", "src/listen/port.rs"];
+    let spawning = files("src", ".rs").into_iter().filter(|path| {
+        let text = read(path);
+        let (code, _) = text.split_once("\nmod tests {").unwrap_or((&text, ""));
+        !shown(path).contains("tests") && code.contains("tokio::spawn(")
+    });
+    assert_eq!(spawning.map(|path| shown(&path)).collect::<Vec<_>>(), owners);
+}
+
 /// Imports go down only: a module uses those that lib.rs lists after it.
 #[test]
 fn every_module_uses_only_those_below_it() {
