@@ -72,8 +72,14 @@ impl Service {
             }
             checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
                 let issued = self.leases.issue(&lease, "");
-                // A request that is sent again when its lease was completed is told of that lease, and holds nothing.
-                let unsent = issued.is_some().then(|| UnsentLease::lease(self, lease.id.clone(), undo));
+                let unsent = if issued.is_some() {
+                    Some(UnsentLease::lease(self, lease.id.clone(), undo))
+                } else {
+                    // A request that is sent again when its lease was completed is told of that lease. What a ledger
+                    // that had forgotten it has reserved is not held for it.
+                    self.give_back(*undo);
+                    None
+                };
                 let token = issued.map_or_else(|| self.leases.token(&lease), |issued| issued.token);
                 // A lease that has no token can still be completed here.
                 CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }

@@ -274,7 +274,9 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.ledger.complete(chain).await
     }
 
-    /// What came from a slab is spent and stays so; the rest is known under its name.
+    /// What came from a slab is spent and stays so for its window: nobody remembers which slab a request had its units
+    /// from, and remembering it for every request would cost more than the few units that are lost. The rest is known under
+    /// its name.
     fn give_back(&self, chain: Chain) {
         let shared = &self.shared;
         if !shared.may_have_slabs {
