@@ -41,6 +41,8 @@
 //! It goes to both, and each does its part. One that was reserved before both were in use is only on one of them: the other
 //! finds nothing to give back, takes nothing, and that is no refusal. What a completion takes is taken by both: if the new one
 //! refuses it, it is given back on the old one, and the refusal is the answer, so that the limit's overage decides for both.
+//! What is taken together with a debt can't be given back, because a debt can't. There the new one owes all of it: it was
+//! used, and each ledger has charged it in its way.
 //! A completion that fails on one of them is sent again to both by whoever sent it; the names make that safe.
 //!
 //! What a limit is like now, its capacity above all, is part of every reserve. While the old one refuses because it is being
@@ -53,6 +55,7 @@
 //! Balances, samples and schedules are those of the fuller one, because that one decides.
 
 mod chain;
+mod successor;
 mod undo;
 
 use std::num::NonZeroU32;
@@ -60,9 +63,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::chain::{
-    for_new, for_old, fuller, gives_nothing_back, kept_part, least, lowered, merged, nothing_of,
+    all_owed, for_new, for_old, fuller, gives_nothing_back, kept_part, least, lowered, merged, nothing_of,
     only_reserves, takes_nothing, trimmed, twins, undo,
 };
+use self::successor::{Successor, bare};
 use self::undo::Undo;
 use super::{
     Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict, Want,
@@ -75,15 +79,6 @@ use crate::limit::{LeaseId, LimitSpec};
 pub struct Rotation<L> {
     old: L,
     new: Option<Successor<L>>,
-}
-
-#[derive(Debug)]
-struct Successor<L> {
-    ledger: L,
-    /// What the two are called in messages, the old one first.
-    names: [String; 2],
-    /// Bounds a call to both.
-    timeout: Duration,
 }
 
 /// How a chain is sent.
@@ -100,30 +95,6 @@ impl Manner {
             Manner::Complete => ledger.complete(chain).await,
         }
     }
-}
-
-impl<L> Successor<L> {
-    fn of_old(&self, error: LedgerError) -> LedgerError {
-        named("old", &self.names[0], error)
-    }
-
-    fn of_new(&self, error: LedgerError) -> LedgerError {
-        named("new", &self.names[1], error)
-    }
-}
-
-/// Says which of the two did not answer.
-fn named(which: &str, name: &str, error: LedgerError) -> LedgerError {
-    match error {
-        LedgerError::Unavailable(why) => {
-            LedgerError::Unavailable(format!("the {which} one, {name}: {}", bare(&why)))
-        }
-        other => other,
-    }
-}
-
-fn bare(why: &str) -> &str {
-    why.strip_prefix("ledger: ").unwrap_or(why)
 }
 
 impl<L: Ledger> Rotation<L> {
@@ -229,8 +200,12 @@ impl<L: Ledger> Rotation<L> {
                 Ok(merged(at_old, at_new))
             }
             (None, Verdict::Refused(refusal)) if gives_nothing_back(chain, refusal) => Ok(at_old),
+            // If one of these fails it is all sent again.
             (None, _) => {
-                // If this fails it is all sent again.
+                if let Some(all) = all_owed(&second) {
+                    let owed = new.ledger.complete(&all).await.map_err(|error| new.of_new(error))?;
+                    return Ok(if owed.verdict == Verdict::Done { merged(at_old, owed) } else { at_new });
+                }
                 if let Some(undo) = undo(chain) {
                     self.old.complete(&undo).await.map_err(|error| new.of_old(error))?;
                 }

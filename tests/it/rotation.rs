@@ -168,6 +168,9 @@ const SPLIT_ROWS: &[&str] = &[
     "A 10/9s :: reserve x A4 = ok | old hit A5 = ok | more x A3/9s = over A | old used A 9 | new used A 4",
     "A 10/9s :: debt x A7 = ok | old owes A 7 | new owes A 7 | owes A 7",
     "A 10/9s :: old debt x A7 = ok | owes A 7 | new owes A 0",
+    // what is owed can't be given back, so the new one owes what it has no room for
+    "A 10/9s :: new hit A8 = ok | charge x A5:2 = ok | old used A 5 | old owes A 2 | new used A 8 | new owes A 7 | charge x A5:2 = ok | new owes A 7 | old owes A 2",
+    "A 10/9s :: old hit A8 = ok | charge x A5:2 = over A | new used A 0 | new owes A 0",
     // as much as both have, and both hold that
     "A 10/9s :: old hit A7 = ok | take x A9 = took 3 | old used A 10 | new used A 3",
     "A 10/9s :: new hit A7 = ok | take x A9 = took 3 | old used A 3 | new used A 10 | take x A9 = took 3 | old used A 3",

@@ -117,6 +117,23 @@ pub(super) fn undo(chain: &Chain) -> Option<Chain> {
     Some(Chain { lease: chain.lease.clone(), keep, transfers })
 }
 
+/// A chain that takes something and owes the rest, as one that owes all of it, which always can be; `None` for others.
+pub(super) fn all_owed(chain: &Chain) -> Option<Chain> {
+    let [Transfer { account, action: Action::Debt(debt) }, rest @ ..] = &chain.transfers[..] else {
+        return None;
+    };
+    let mut all = *debt;
+    for transfer in rest {
+        let Action::Rereserve(hold) = transfer.action else { return None };
+        if transfer.account.id != account.id {
+            return None;
+        }
+        all.amount = all.amount.saturating_add(hold.amount);
+    }
+    let transfer = Transfer { account: account.clone(), action: Action::Debt(all) };
+    Some(Chain { transfers: SmallVec::from_iter([transfer]), ..chain.clone() })
+}
+
 /// What a chain came to that both have done.
 pub(super) fn merged(at_old: Outcome, at_new: Outcome) -> Outcome {
     let says_both = !at_old.available.is_empty() && !at_new.available.is_empty();
