@@ -2,7 +2,7 @@
 //!
 //! * [`core`] is the whole of one instance: a request in, what it gets and what must be asked of the ledger out. It does
 //!   no I/O. [`limit`] is one limit of it, [`slab`] one slab, [`returns`] what is given back, [`requests`] the ids that
-//!   were seen, [`times`] and [`demand`] the arithmetic.
+//!   were seen, [`times`], [`demand`] and [`pace`] the arithmetic.
 //! * [`Slabs`] is the layer that the server runs: the core with a clock, tasks and a ledger below.
 //! * `tests/it/slab_simulation.rs` drives the same core through faults on virtual time.
 //!
@@ -64,6 +64,7 @@ pub mod core;
 pub mod demand;
 mod layer;
 pub mod limit;
+pub mod pace;
 pub mod requests;
 pub mod returns;
 pub mod slab;
