@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::Activity;
 use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
 use crate::config::settings;
@@ -29,6 +30,7 @@ use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
 use crate::telemetry::Metrics;
+use crate::tls::{self, Alpn, Certificates};
 use crate::{admin, clock, grpc, queue};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
@@ -63,6 +65,8 @@ pub enum StartError {
     AdminToken(String),
     #[error(transparent)]
     State(#[from] Broken),
+    #[error("{0}.tls: {1}")]
+    Tls(&'static str, tls::FileError),
 }
 
 /// A running server.
@@ -87,8 +91,16 @@ impl App {
         let gate = gate(&settings)?;
         let state = State::load(&options.state_dir)?;
         let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
-        let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
-        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
+        let metrics = Arc::new(Metrics::default());
+        let certificates = Certificates::new(Arc::clone(&metrics));
+        let secure = |port, files: &Option<tls::ServerFiles>, alpn| {
+            let tls = files.as_ref().map(|files| certificates.server(files, alpn)).transpose();
+            tls.map_err(|error| StartError::Tls(port, error))
+        };
+        let grpc_tls = secure("grpc", &settings.grpc.tls, Alpn::Http2)?;
+        let admin_tls = secure("admin", &settings.admin.tls, Alpn::Http1)?;
+        let grpc_listener = bind("grpc", &settings.grpc.listen, grpc_tls).await?;
+        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen), admin_tls).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
         let grpc = bound(&grpc_listener, &settings.grpc.listen);
         let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
@@ -96,7 +108,6 @@ impl App {
             Listen::Unix(_) => settings.admin.listen,
         };
         let signer = open_signer(&settings.leases)?;
-        let metrics = Arc::new(Metrics::default());
         let (events, capacity_events) = mpsc::unbounded_channel();
         let ledger = open_ledger(&settings, &metrics, events)?;
         metrics.reloaded(true);
@@ -104,7 +115,13 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
+        let admission = Admission {
+            ledger,
+            accounts,
+            share: Arc::default(),
+            activity: Activity::default(),
+            metrics: Arc::clone(&metrics),
+        };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, leases, metrics));
         let supervisor = Supervisor::new();
@@ -124,13 +141,16 @@ impl App {
             serving.await;
             Ok::<(), String>(())
         });
-        let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
+        tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
+        let admin_state =
+            Admin { service: Arc::clone(&service), control: Arc::clone(&control), certificates };
         let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
             Ok::<(), String>(())
         });
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
+        tasks.run_forever("what is watched", Arc::clone(&service).watch_activity());
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
         tasks.run_forever("the files", files::run(Arc::clone(&control), options.config_dir, files));
@@ -172,6 +192,7 @@ impl App {
         }
         self.service.leases.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
+        self.service.end_watching();
         self.stop_admin.cancel();
         self.control.close().await;
         // Idle connections may stay open; nothing is promised on them.
@@ -185,8 +206,17 @@ impl App {
     }
 }
 
-async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartError> {
-    Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
+async fn bind(
+    name: &'static str,
+    address: &Listen,
+    tls: Option<Arc<tls::Server>>,
+) -> Result<Listener, StartError> {
+    let bound = Listener::bind(address).await;
+    let listener = bound.map_err(|error| StartError::Bind(name, address.clone(), error))?;
+    Ok(match tls {
+        Some(tls) => listener.secured(tls),
+        None => listener,
+    })
 }
 
 /// What signs lease tokens.

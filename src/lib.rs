@@ -27,8 +27,10 @@ pub mod config;
 pub mod registry;
 pub mod ledger;
 pub mod retry;
+pub(crate) mod activity;
 
 pub mod limit;
+pub mod tls;
 pub mod telemetry;
 pub mod clock;
 pub mod tasks;

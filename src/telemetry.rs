@@ -48,6 +48,12 @@ impl DomainCounters {
         self.denied[place].inc();
     }
 
+    /// How often each was counted.
+    pub(crate) fn decided(&self) -> Decided {
+        let denied = self.denied.each_ref().map(Counter::get);
+        Decided { allowed: self.allowed.get() + self.allowed_unasked.get(), denied }
+    }
+
     /// No limit applies to a request.
     pub fn unmatched(&self) {
         self.unmatched.inc();
@@ -56,6 +62,30 @@ impl DomainCounters {
     /// A lease was completed without a word on what was used.
     pub fn unreported(&self) {
         self.unreported.inc();
+    }
+}
+
+/// How requests were answered, since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Decided {
+    pub(crate) allowed: u64,
+    denied: [u64; Reason::COUNT - 1],
+}
+
+impl Decided {
+    /// Denials, by why.
+    pub(crate) fn denied(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.into_iter().skip(1).zip(self.denied)
+    }
+}
+
+impl std::iter::Sum for Decided {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, one| {
+            sum.allowed += one.allowed;
+            sum.denied.iter_mut().zip(one.denied).for_each(|(sum, one)| *sum += one);
+            sum
+        })
     }
 }
 
@@ -106,6 +136,7 @@ pub struct Metrics {
     pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
+    tls_reloads: Family<ResultLabel, Counter>,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
@@ -144,6 +175,7 @@ impl Default for Metrics {
             slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
+            tls_reloads: Family::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
@@ -237,9 +269,15 @@ impl Metrics {
             self.retry_budget_ratio.clone(),
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
+        r.register(
+            "sluice_tls_reloads",
+            "Loads of certificates and keys that changed",
+            self.tls_reloads.clone(),
+        );
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
+            drop(self.tls_reloads.get_or_create(&ResultLabel { result }));
         }
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -299,8 +337,11 @@ impl Metrics {
     }
 
     pub(crate) fn reloaded(&self, ok: bool) {
-        let result = if ok { "ok" } else { "error" };
-        self.reloads.get_or_create(&ResultLabel { result }).inc();
+        self.reloads.get_or_create(&ResultLabel::of(ok)).inc();
+    }
+
+    pub(crate) fn tls_reloaded(&self, ok: bool) {
+        self.tls_reloads.get_or_create(&ResultLabel::of(ok)).inc();
     }
 
     /// A named limit is none any more: its gauges would stand still.

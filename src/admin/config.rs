@@ -6,10 +6,12 @@ use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 
+use super::Admin;
 use crate::config::Problem;
 use crate::control::{Control, as_json};
 use crate::registry::outline::Outline;
 use crate::service::Service;
+use crate::tls::{Certificates, FileProblem};
 
 #[derive(Debug, Serialize)]
 pub struct ConfigView {
@@ -18,6 +20,21 @@ pub struct ConfigView {
     files: Vec<String>,
     problems: Vec<Problem>,
     failing_since: Option<u64>,
+}
+
+impl ConfigView {
+    pub(crate) fn new(admin: &Admin) -> Self {
+        let snapshot = admin.service.live.load_full();
+        let (health, of_tls) = (admin.control.health(), admin.certificates.problems());
+        let tls_since = of_tls.iter().map(|problem| problem.since_unix_ms);
+        Self {
+            version: snapshot.version,
+            loaded_at: snapshot.loaded_at_unix_ms,
+            files: snapshot.files.clone(),
+            problems: health.problems.into_iter().chain(of_tls.iter().map(problem)).collect(),
+            failing_since: tls_since.chain(health.failing_since_unix_ms).min(),
+        }
+    }
 }
 
 /// Everything that files decide, flat.
@@ -33,16 +50,14 @@ pub struct LiveOutline {
 pub(crate) async fn get(
     State(service): State<Arc<Service>>,
     State(control): State<Arc<Control>>,
+    State(certificates): State<Arc<Certificates>>,
 ) -> Json<ConfigView> {
-    let snapshot = service.live.load_full();
-    let health = control.health();
-    Json(ConfigView {
-        version: snapshot.version,
-        loaded_at: snapshot.loaded_at_unix_ms,
-        files: snapshot.files.clone(),
-        problems: health.problems,
-        failing_since: health.failing_since_unix_ms,
-    })
+    Json(ConfigView::new(&Admin { service, control, certificates }))
+}
+
+fn problem(of_tls: &FileProblem) -> Problem {
+    let error = &of_tls.error;
+    Problem::of_file(&error.file.display().to_string(), &error.message)
 }
 
 pub(crate) async fn limits(State(service): State<Arc<Service>>) -> Json<LiveOutline> {

@@ -6,6 +6,7 @@
 pub mod secret;
 #[cfg(test)]
 mod tests;
+mod tls;
 pub mod value;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,6 +20,7 @@ use super::shape::Shape;
 use super::source::Document;
 use super::tree::Data;
 use super::yaml;
+use crate::tls::{ClientFiles, ServerFiles};
 
 /// A call that waits longer than a minute has no caller any more.
 const TIMEOUT_MS_MAX: u64 = 60_000;
@@ -37,6 +39,7 @@ const DRAIN_WAIT_SECONDS_MAX: u64 = 600;
 pub struct Settings {
     pub grpc: Grpc,
     pub admin: Admin,
+    pub hub: Hub,
     pub ledger: Ledger,
     pub leases: Leases,
     pub limits: Limits,
@@ -47,6 +50,8 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grpc {
     pub listen: Listen,
+    /// Absent: the port speaks in the clear, and so does a Unix socket in any case.
+    pub tls: Option<ServerFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +63,13 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// Calls that only read need no token.
     pub open_reads: bool,
+    pub tls: Option<ServerFiles>,
+}
+
+/// The port where this Sluice is the ledger of others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hub {
+    pub tls: Option<ServerFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +84,8 @@ pub struct Ledger {
     /// Work items that may wait.
     pub queue_max: usize,
     pub slabs: Slabs,
+    /// Towards hubs.
+    pub tls: Option<ClientFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,13 +118,13 @@ pub struct Log {
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { listen: Listen::Tcp(loopback(8081)) }
+        Self { listen: Listen::Tcp(loopback(8081)), tls: None }
     }
 }
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false }
+        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false, tls: None }
     }
 }
 
@@ -124,6 +138,7 @@ impl Default for Ledger {
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
             slabs: Slabs::On,
+            tls: None,
         }
     }
 }
@@ -150,18 +165,20 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG];
+static FAMILY: &[&Shape] =
+    &[&FILE, &GRPC, &ADMIN, &HUB, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG, &tls::SERVER, &tls::CLIENT];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "ledger", "leases", "limits", "drain", "log"],
+    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "drain", "log"],
     family: FAMILY,
 };
-static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
+static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "tls"], family: FAMILY };
 static ADMIN: Shape =
-    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
+    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["tls"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs"],
+    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs", "tls"],
     family: FAMILY,
 };
 static LEASES: Shape =
@@ -201,11 +218,16 @@ pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> Settings
 fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("grpc", &GRPC) {
         set(&mut settings.grpc.listen, fields.parsed("listen"));
+        settings.grpc.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("admin", &ADMIN) {
         set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
         settings.admin.token_file = path(&fields, "token_file");
         settings.admin.open_reads = fields.flag("open_reads");
+        settings.admin.tls = tls::server(&fields);
+    }
+    if let Some(fields) = fields.map("hub", &HUB) {
+        settings.hub.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
         fill_ledger(&mut settings.ledger, &fields);
@@ -233,6 +255,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
+    ledger.tls = tls::client(fields);
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

@@ -13,7 +13,7 @@ macro_rules! words {
 
         impl $name {
             pub(super) const COUNT: usize = [$($word,)*].len();
-            pub(super) const ALL: [Self; Self::COUNT] = [$(Self::$item,)*];
+            pub(crate) const ALL: [Self; Self::COUNT] = [$(Self::$item,)*];
 
             pub(crate) fn name(self) -> &'static str {
                 match self { $(Self::$item => $word,)* }
@@ -114,6 +114,12 @@ pub(super) struct EventLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ResultLabel {
     pub(super) result: &'static str,
+}
+
+impl ResultLabel {
+    pub(super) fn of(ok: bool) -> Self {
+        Self { result: if ok { "ok" } else { "error" } }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

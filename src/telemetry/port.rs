@@ -15,6 +15,8 @@ words! {
         ForOthers = "for_others",
         /// Its answers were not taken.
         Unread = "unread",
+        /// It did not get through the TLS handshake.
+        Handshake = "tls_handshake",
     }
 }
 
@@ -45,6 +47,7 @@ pub(super) struct Ports {
     connections: Family<PortLabel, Gauge>,
     connections_closed: Family<PortReasonLabels, Counter>,
     requests_refused: Family<PortReasonLabels, Counter>,
+    panics: Family<PortLabel, Counter>,
 }
 
 impl Ports {
@@ -52,13 +55,18 @@ impl Ports {
         registry.register("sluice_connections", "Open connections", self.connections.clone());
         registry.register(
             "sluice_connections_closed",
-            "Connections closed for others, or because their answers were not taken",
+            "Connections closed for others, because their answers were not taken, or in the TLS handshake",
             self.connections_closed.clone(),
         );
         registry.register(
             "sluice_requests_refused",
             "Requests that held too much or came too slowly to be read",
             self.requests_refused.clone(),
+        );
+        registry.register(
+            "sluice_panics",
+            "Connections and calls that ended in a panic, which is a mistake in Sluice",
+            self.panics.clone(),
         );
     }
 
@@ -71,6 +79,7 @@ impl Ports {
             connections: self.connections.get_or_create_owned(&PortLabel { port }),
             closed: Closed::ALL.map(|why| counter(&self.connections_closed, why.name())),
             refused: Refused::ALL.map(|why| counter(&self.requests_refused, why.name())),
+            panics: self.panics.get_or_create_owned(&PortLabel { port }),
         }
     }
 }
@@ -83,6 +92,7 @@ pub(crate) struct PortMetrics {
     closed: [Counter; Closed::COUNT],
     /// In the order of [`Refused::ALL`].
     refused: [Counter; Refused::COUNT],
+    pub(crate) panics: Counter,
 }
 
 impl PortMetrics {

@@ -34,6 +34,7 @@ mod overage;
 mod ports;
 mod hints;
 mod matching;
+mod watching;
 
 mod live;
 mod live_api;
