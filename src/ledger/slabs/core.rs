@@ -388,3 +388,6 @@ impl<A: Clone, B: Bell> Core<A, B> {
         &self.shards[usize::try_from(limit.bits() % SHARDS as u128).unwrap_or(0)]
     }
 }
+
+#[cfg(test)]
+mod tests;
