@@ -85,9 +85,8 @@ impl Table {
     fn quiet_rows(&mut self, durable: &Server, disk: Option<&TigerBeetle>) {
         load::many(&durable.grpc, "exact", WIDEST, None, super::PROVISION_SECONDS);
         let subject = |name, limits| {
-            let run = move |seconds| {
-                load::many(&durable.grpc, limits, Shape(4, 16), Some(QUIET_RATE), seconds)
-            };
+            let run =
+                move |seconds| load::many(&durable.grpc, limits, Shape(4, 16), Some(QUIET_RATE), seconds);
             Subject { name, run: Box::new(run), server: Some(durable), disk }
         };
         let load = format!("{QUIET_RATE:.0}/s, many tenants");
