@@ -64,7 +64,7 @@
 //! * **Clocks that can't be trusted.** Two things break what is assumed, for exact limits as much as for these, and nothing
 //!   here can notice them. A host may stop a virtual machine and resume it without telling its clock: then T + L comes
 //!   later than it should, and what is left of the slabs, a twentieth of the capacity each, is handed out although the
-//!   ledger's timeout has given it back. The second that is left over covers live migration, not a machine that is resumed from a
+//!   ledger's timeout has given it back. The second that is left over covers short stops, not a machine that is resumed from a
 //!   snapshot. And TigerBeetle's time is the wall clock that its replicas agree on: if that is set forward, every
 //!   reservation ends earlier by as much.
 //! * **A capacity that is lowered.** The ledger lowers it only when that much is free, and refuses takes until then. Slabs

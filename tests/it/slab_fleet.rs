@@ -146,6 +146,7 @@ async fn a_tenant_over_its_limit_costs_few_asks() {
         );
         load.finish().await;
         assert!(denied > 500.0, "{key}: {denied} denied a second is not hard");
+        assert!(asks <= 100.0, "{key}: {asks} requests asked by themselves a second");
         assert!(requests <= 100.0, "{key}: {requests} requests to TigerBeetle a second");
     }
 }
