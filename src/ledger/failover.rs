@@ -205,6 +205,10 @@ impl<L: Ledger> Ledger for Failover<L> {
         self.ledger.is_shared()
     }
 
+    fn limits_changed(&self, spec_of: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {
+        self.ledger.limits_changed(spec_of);
+    }
+
     fn slab(&self, account: &Account) -> Option<SlabView> {
         self.ledger.slab(account)
     }

@@ -329,7 +329,7 @@ async fn a_name_that_the_stand_in_has_too_is_completed_on_both() {
         })
         .start()
         .await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     let reserve = async |id: &str| {
         let mut body = want("both", "held", 1);
         body["lease_id"] = json!(id);
@@ -337,11 +337,11 @@ async fn a_name_that_the_stand_in_has_too_is_completed_on_both() {
         (answer.status, answer.json()["lease_token"].as_str().unwrap_or_default().to_owned())
     };
     server.kill();
-    ready(&app, 503).await;
+    app.readiness(503).await;
     let (status, token) = reserve("job").await;
     assert_eq!(status, 200);
     server.restart();
-    ready(&app, 200).await;
+    app.readiness(200).await;
     assert_eq!(reserve("other").await.0, 200, "the ledger is back");
     assert_eq!(reserve("job").await.0, 200);
     assert_eq!(app.used("d:row=both:held").await, 2);

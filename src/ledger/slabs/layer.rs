@@ -302,11 +302,15 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
     }
 
     async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
-        for want in &wants {
-            self.shared.core.lower(want.account.id, want.capacity, &mut Live);
-        }
-        self.shared.follow_up(Asks::new());
         self.shared.ledger.provision(wants).await
+    }
+
+    /// What was taken of limits that are gone, lower or exact now goes back.
+    fn limits_changed(&self, spec_of: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {
+        let rules_of = |account: &Arc<Account>| chain::rules_of_spec(&*spec_of(account)?);
+        self.shared.core.recheck(rules_of, &mut Live);
+        self.shared.follow_up(Asks::new());
+        self.shared.ledger.limits_changed(spec_of);
     }
 
     async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
