@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::clock;
 use crate::telemetry::Metrics;
 
 /// An authority, and files that it signed.
@@ -257,28 +258,28 @@ async fn files_are_followed_and_the_last_good_pair_stays() {
     let (first, second) = (der("first"), der("second"));
 
     copy(&authority, "second", "server", &["pem"]);
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), [""; 0], "it may be half written");
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), ["server.key"]);
     let since = all.problems()[0].since_unix_ms;
     assert_eq!(greet(&server, &client).await.1, first, "the last good one stays");
     fs::write(authority.path("server.key"), "nonsense").unwrap();
-    all.look();
+    all.look(clock::unix_ms());
     assert!(all.problems()[0].error.message.starts_with("is not PEM"), "a new mistake is told at once");
     assert_eq!(all.problems()[0].since_unix_ms, since);
 
     copy(&authority, "second", "server", &["key"]);
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), [""; 0]);
     assert_eq!(greet(&server, &client).await.1, second);
 
     fs::remove_file(authority.path("server.key")).unwrap();
-    all.look();
-    all.look();
+    all.look(clock::unix_ms());
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), ["server.key"]);
     copy(&authority, "second", "server", &["key"]);
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), [""; 0], "what is in use is there again");
     let text = metrics.encode().unwrap();
     for line in ["sluice_tls_reloads_total{result=\"error\"} 6", "sluice_tls_reloads_total{result=\"ok\"} 4"]
@@ -289,6 +290,30 @@ async fn files_are_followed_and_the_last_good_pair_stays() {
     // A client's authorities too.
     let stranger = Authority::new();
     fs::copy(stranger.path("ca.pem"), authority.path("ca.pem")).unwrap();
-    all.look();
+    all.look(clock::unix_ms());
     assert!(greet(&server, &client).await.0.unwrap_err().contains("UnknownCA"));
+}
+
+#[test]
+fn the_end_of_a_certificate_is_shown() {
+    let authority = Authority::new();
+    authority.issue("server", |params| params.not_after = rcgen::date_time_ymd(2040, 1, 1));
+    let metrics = Arc::new(Metrics::default());
+    let all = Certificates::new(Arc::clone(&metrics));
+    let _server = all.server(&authority.server("server", None), Alpn::Http2).unwrap();
+    let shown = || {
+        let text = metrics.encode().unwrap();
+        let line = text.lines().find(|line| line.starts_with("sluice_tls_certificate_expiry_seconds{")).unwrap();
+        line.split_whitespace().next_back().unwrap().to_owned()
+    };
+    assert_eq!(shown(), "2208988800");
+    authority.issue("server", |params| params.not_after = rcgen::date_time_ymd(2041, 1, 1));
+    all.look(clock::unix_ms());
+    assert_eq!(shown(), "2240611200");
+    // One that does not fit is not in use.
+    authority.issue("other", |params| params.not_after = rcgen::date_time_ymd(2042, 1, 1));
+    copy(&authority, "other", "server", &["pem"]);
+    all.look(clock::unix_ms());
+    all.look(clock::unix_ms());
+    assert_eq!(shown(), "2240611200");
 }
