@@ -1,61 +1,26 @@
 //! What is refused and how it is said, what is accepted, and what happens when files change.
 
+#[path = "../../tests/support/authority.rs"]
+mod authority;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine;
 use http::Uri;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::pki_types::CertificateDer;
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+pub(crate) use self::authority::Authority;
 use super::*;
 use crate::clock;
 use crate::telemetry::Metrics;
 
-/// An authority, and files that it signed.
-pub(crate) struct Authority {
-    pub(crate) dir: TempDir,
-    issuer: Issuer<'static, KeyPair>,
-}
-
 impl Authority {
-    /// With `ca.pem`, and the pair `server` for localhost.
-    pub(crate) fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Of its own, or a certificate of another authority would be one with a bad signature.
-        let name = format!("{:?}", key.public_key_raw());
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let certificate = params.self_signed(&key).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
-        let authority = Self { dir, issuer: Issuer::new(params, key) };
-        authority.issue("server", |_| {});
-        authority
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Writes `name.pem` and `name.key`.
-    fn issue(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> KeyPair {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let mut params = CertificateParams::new(names).unwrap();
-        change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        fs::write(self.path(&format!("{name}.pem")), certificate.pem()).unwrap();
-        fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
-        key
-    }
-
     pub(crate) fn server(&self, name: &str, client_ca: Option<&str>) -> ServerFiles {
         ServerFiles {
             cert_file: self.path(&format!("{name}.pem")),
