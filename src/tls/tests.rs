@@ -188,6 +188,13 @@ async fn a_name_can_stand_for_the_address() {
     assert!(said.contains("BadCertificate"), "{said}");
     files.server_name = Some(ServerName::try_from("a.hubs.mesh").unwrap());
     assert_eq!(answer(&server, &files).await, Ok("h2".to_owned()));
+
+    // A wildcard of which one label is the rest might stand for a whole top-level domain.
+    authority.issue("wide", |params| *params = CertificateParams::new(vec!["*.mesh".to_owned()]).unwrap());
+    let server = certificates().server(&authority.server("wide", None), Alpn::Http2).unwrap();
+    files.server_name = Some(ServerName::try_from("a.mesh").unwrap());
+    let said = answer(&server, &files).await.unwrap_err();
+    assert!(said.contains("BadCertificate"), "{said}");
 }
 
 /// Copies a pair, or half of it, over another.
