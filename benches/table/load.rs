@@ -97,7 +97,8 @@ fn times_ms(log: &str) -> Vec<f64> {
 /// Exactly so many requests of one hot tenant.
 pub fn count(grpc: &str, limits: &str, requests: u64) {
     // One at a time: how many come in one read is up to the machine.
-    let text = output(h2load(&format!("http://{grpc}"), limits, Shape(1, 1)).args(["-n", &requests.to_string()]));
+    let text =
+        output(h2load(&format!("http://{grpc}"), limits, Shape(1, 1)).args(["-n", &requests.to_string()]));
     assert!(text.contains(&format!("{requests} succeeded")), "{text}");
 }
 

@@ -94,7 +94,9 @@ pub(super) async fn grpc(address: &Address, tls: &TlsArgs) -> anyhow::Result<Cha
     let no_server = || format!("no server at {address}");
     let uri = match address {
         Address::Tcp(address) => format!("http://{address}"),
-        Address::Unix(_) if tls.is_some() => bail!("{address} is a Unix socket, which has no TLS: leave out --ca"),
+        Address::Unix(_) if tls.is_some() => {
+            bail!("{address} is a Unix socket, which has no TLS: leave out --ca")
+        }
         Address::Unix(path) => format!("unix://{}", path.display()),
     };
     let endpoint = Endpoint::from_shared(uri).with_context(no_server)?.connect_timeout(CONNECT_WITHIN);

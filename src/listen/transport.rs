@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
-use tokio_rustls::server::{FallibleAccept, TlsStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::{FallibleAccept, TlsStream};
 
 use super::port::Port;
 use super::stream::Stream;

@@ -275,7 +275,8 @@ fn the_end_of_a_certificate_is_shown() {
     let _server = all.server(&authority.server("server", None), Alpn::Http2).unwrap();
     let shown = || {
         let text = metrics.encode().unwrap();
-        let line = text.lines().find(|line| line.starts_with("sluice_tls_certificate_expiry_seconds{")).unwrap();
+        let line =
+            text.lines().find(|line| line.starts_with("sluice_tls_certificate_expiry_seconds{")).unwrap();
         line.split_whitespace().next_back().unwrap().to_owned()
     };
     assert_eq!(shown(), "2208988800");

@@ -18,7 +18,8 @@ const SHOWN: &str = "            tls_certificate_sds_secret_configs:
 
 async fn sluice(authority: &Authority, wants_clients: bool) -> Sluice {
     let path = |name: &str| authority.path(name).display().to_string();
-    let client_ca = if wants_clients { format!(", client_ca_file: {}", path("ca.pem")) } else { String::new() };
+    let client_ca =
+        if wants_clients { format!(", client_ca_file: {}", path("ca.pem")) } else { String::new() };
     let (certificate, key) = (path("server.pem"), path("server.key"));
     let settings = format!("grpc: {{tls: {{cert_file: {certificate}, key_file: {key}{client_ca}}}}}\n");
     let dir = directory(&[("config/limits/limits.yaml", LIMITS), ("config/sluice.yaml", &settings)]);
@@ -86,7 +87,8 @@ async fn neither_takes_what_it_does_not_trust() {
     theirs.issue("client", |_| {});
     let sluice = sluice(&ours, true).await;
     // No certificate, one of a stranger, a Sluice of a stranger, and a Sluice of another name. What can't be asked lets pass.
-    let other_name = files(Envoy::of(TLS), &ours, &["client", "authority"]).changed("exact: localhost", "exact: other");
+    let other_name =
+        files(Envoy::of(TLS), &ours, &["client", "authority"]).changed("exact: localhost", "exact: other");
     for setup in [
         files(Envoy::of(TLS).changed(SHOWN, ""), &ours, &["authority"]),
         files(files(Envoy::of(TLS), &theirs, &["client"]), &ours, &["authority"]),

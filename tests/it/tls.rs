@@ -122,7 +122,8 @@ async fn who_is_served_where_certificates_are_wanted() {
     drop(before);
     until("all connections to be over", async || {
         let metrics = http::get(sluice.admin, "/metrics").await.body;
-        let open = metrics.lines().find(|line| line.starts_with("sluice_connections{port=\"grpc\"}")).unwrap();
+        let open =
+            metrics.lines().find(|line| line.starts_with("sluice_connections{port=\"grpc\"}")).unwrap();
         open.ends_with(" 0").then_some(()).ok_or_else(|| open.to_owned())
     })
     .await;
@@ -251,7 +252,10 @@ async fn the_admin_port_has_the_same() {
     for version in [&version::TLS12, &version::TLS13] {
         let mut stream = handshake(sluice.admin, &authority, &[version], true).await;
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        stream
+            .write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("it must say goodbye");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");

@@ -132,7 +132,8 @@ async fn a_certificate_that_ends_is_said() {
     assert_eq!(metric(&sluice, &gauge).await, end.to_string());
     let said = format!("TLS: {file}: its certificate has expired");
     let count = || sluice.process.stderr().matches(&said).count();
-    until("the end to be said", async || if count() > 0 { Ok(()) } else { Err(sluice.process.stderr()) }).await;
+    until("the end to be said", async || if count() > 0 { Ok(()) } else { Err(sluice.process.stderr()) })
+        .await;
     assert!(sluice::clock::unix_ms() / 1000 >= end, "not before it");
     let refused = ask_anew(&sluice.grpc, &files(&authority, None)).await.unwrap_err();
     assert!(refused.contains("Expired"), "{refused}");
