@@ -39,6 +39,7 @@ mod matching;
 mod tls;
 mod tls_cli;
 mod tls_files;
+mod watching;
 
 mod live;
 mod live_api;
