@@ -127,7 +127,7 @@ pub(super) async fn get(
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<Response<Incoming>> {
     let uri = request.uri().clone();
-    let no_server = || format!("no server at {}", authority(&uri));
+    let no_server = || format!("no server at {}://{}", uri.scheme_str().unwrap_or_default(), authority(&uri));
     match tls.client(Alpn::Http1)? {
         Some(tls) => {
             let stream = tls.connector(CONNECT_WITHIN).connect(&uri).await.with_context(no_server)?;
