@@ -2,24 +2,29 @@
 //!
 //! Used by the binary and, on port 0, by tests. Refuses to know command lines and signals.
 
+mod hub;
+
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tonic::metadata::AsciiMetadataValue;
 
+use self::hub::{HubPort, HubSocket, instance_name};
 use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
 use crate::config::settings;
-use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
+use crate::config::settings::secret::{Secret, check_admin_exposure, read_secrets, read_token};
 use crate::config::settings::value::{LedgerUri, Listen};
 use crate::config::{Loaded, Problem, Settings};
 use crate::control::{Composed, Control, files, with_api};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
+use crate::ledger::hub::{Hub, Options as HubOptions};
 use crate::ledger::memory::Memory;
 use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
 use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Slabs};
@@ -60,7 +65,7 @@ pub enum StartError {
     #[error("leases: {0}")]
     Secrets(String),
     #[error("{0}")]
-    AdminToken(String),
+    Token(String),
     #[error(transparent)]
     State(#[from] Broken),
 }
@@ -70,6 +75,8 @@ pub enum StartError {
 pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
+    /// Where sidecars come, if this instance is a hub.
+    pub hub: Option<SocketAddr>,
     pub service: Arc<Service>,
     pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
@@ -77,6 +84,7 @@ pub struct App {
     health: grpc::Health,
     drain_wait: Duration,
     stop_admin: CancellationToken,
+    hub_port: Option<HubPort>,
     tasks: Supervisor,
 }
 
@@ -89,6 +97,7 @@ impl App {
         let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
         let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
         let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
+        let hub_socket = HubSocket::bind(&settings.hub).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
         let grpc = bound(&grpc_listener, &settings.grpc.listen);
         let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
@@ -98,7 +107,8 @@ impl App {
         let signer = open_signer(&settings.leases)?;
         let metrics = Arc::new(Metrics::default());
         let (events, capacity_events) = mpsc::unbounded_channel();
-        let ledger = open_ledger(&settings, &metrics, events)?;
+        let backend = open_ledger(&settings, instance_name(&place_of(&grpc)), &metrics, events)?;
+        let ledger = layered(Arc::clone(&backend), &settings.ledger, &metrics);
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
@@ -114,7 +124,7 @@ impl App {
 
         let (stop_grpc, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let shares = descriptors::shares();
+        let shares = descriptors::shares(hub_socket.is_some());
         let grpc_port = grpc::port(shares.grpc, &service.metrics);
         let admin_port = admin::port(shares.admin, &service.metrics);
         let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
@@ -130,6 +140,8 @@ impl App {
             serving_admin.await;
             Ok::<(), String>(())
         });
+        let hub_port =
+            hub_socket.map(|socket| socket.serve(backend, Arc::clone(&service), shares.hub, &tasks));
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
@@ -141,7 +153,20 @@ impl App {
         tasks.run_forever("housekeeping", keep_house(Arc::clone(&service), health.clone()));
         let drain_wait = Duration::from_secs(settings.drain.wait_seconds);
         let tasks = supervisor;
-        Ok(Self { grpc, admin, service, control, stop_grpc, health, drain_wait, stop_admin, tasks })
+        let hub = hub_port.as_ref().map(|port| port.address);
+        Ok(Self {
+            grpc,
+            admin,
+            hub,
+            service,
+            control,
+            stop_grpc,
+            health,
+            drain_wait,
+            stop_admin,
+            hub_port,
+            tasks,
+        })
     }
 
     /// Returns when a part of it ends by itself, which none should: which, and why.
@@ -156,9 +181,10 @@ impl App {
     /// 2. the queue closes: those who wait and those who watch would hold up the calls;
     /// 3. the gRPC port finishes its calls, and only then
     /// 4. the completions that their callers did not wait for: a call that finishes may start one;
-    /// 5. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    /// 5. sidecars are sent to other hubs, and get their last answers;
+    /// 6. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 6. the admin port goes last, so that whoever watches can see all of it.
+    /// 7. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(self) {
         self.service.start_draining();
         self.health.set(false).await;
@@ -171,6 +197,9 @@ impl App {
             tracing::warn!("calls did not finish in time");
         }
         self.service.leases.close(DRAIN_MAX).await;
+        if let Some(hub) = &self.hub_port {
+            hub.leave(DRAIN_MAX).await;
+        }
         self.service.admission.ledger.close().await;
         self.stop_admin.cancel();
         self.control.close().await;
@@ -208,13 +237,26 @@ fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
 /// Who may use the admin port.
 fn gate(settings: &Settings) -> Result<Gate, StartError> {
     let admin = &settings.admin;
-    let token = match (&admin.token, &admin.token_file) {
-        (Some(token), _) => Some(token.clone()),
-        (None, Some(file)) => Some(read_token(file).map_err(StartError::AdminToken)?),
-        (None, None) => None,
-    };
-    check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::AdminToken)?;
+    let token = token_of(admin.token.as_ref(), admin.token_file.as_deref())?;
+    check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::Token)?;
     Ok(Gate::new(token.as_ref(), admin.open_reads))
+}
+
+/// A token as it was given, or that of a file.
+fn token_of(token: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>, StartError> {
+    match (token, file) {
+        (Some(token), _) => Ok(Some(token.clone())),
+        (None, Some(file)) => read_token(file).map(Some).map_err(StartError::Token),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Where on its machine this instance is.
+fn place_of(grpc: &Listen) -> String {
+    match grpc {
+        Listen::Tcp(address) => address.port().to_string(),
+        Listen::Unix(path) => path.display().to_string(),
+    }
 }
 
 fn unfit(state: &State, problems: &[Problem]) -> Broken {
@@ -226,10 +268,12 @@ type Events = mpsc::UnboundedSender<CapacityEvent>;
 
 fn open_ledger(
     settings: &Settings,
+    name: String,
     metrics: &Arc<Metrics>,
     events: Events,
-) -> Result<LiveLedger, StartError> {
+) -> Result<Arc<Backend>, StartError> {
     let ledger = &settings.ledger;
+    let timeout = Duration::from_millis(ledger.timeout_ms);
     let backend = match &ledger.uri {
         LedgerUri::Memory => {
             metrics.ledger_up.set(1);
@@ -239,7 +283,7 @@ fn open_ledger(
             let options = TigerBeetleOptions {
                 cluster: Cluster { id: *cluster, addresses: addresses.clone() },
                 transfer_ids: ledger.transfer_ids,
-                timeout: Duration::from_millis(ledger.timeout_ms),
+                timeout,
                 queue_max: ledger.queue_max,
                 sums: true,
                 events: Some(events),
@@ -247,11 +291,37 @@ fn open_ledger(
             let started = TigerBeetle::start(options, Arc::clone(metrics));
             Backend::TigerBeetle(started.map_err(StartError::Ledger)?)
         }
+        LedgerUri::Hub { addresses } => {
+            let token = token_of(ledger.token.as_ref(), ledger.token_file.as_deref())?;
+            let options = HubOptions {
+                addresses: addresses.clone(),
+                name,
+                authorization: token.as_ref().map(authorization).transpose()?,
+                timeout,
+                queue_max: ledger.queue_max,
+                events: Some(events),
+            };
+            Backend::Hub(Hub::start(options, Arc::clone(metrics)))
+        }
     };
+    Ok(Arc::new(backend))
+}
+
+/// The header that carries a token, which is never shown.
+fn authorization(token: &Secret) -> Result<AsciiMetadataValue, StartError> {
+    let text = format!("Bearer {}", token.expose());
+    let unfit = |_| StartError::Token("the token for hubs must be printable ASCII".to_owned());
+    let mut value: AsciiMetadataValue = text.parse().map_err(unfit)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The ledger with its layers.
+fn layered(backend: Arc<Backend>, ledger: &settings::Ledger, metrics: &Arc<Metrics>) -> LiveLedger {
     let timeout = Duration::from_millis(ledger.timeout_ms);
     let slabs =
         Slabs::start(backend, ledger.slabs == settings::value::Slabs::On, timeout, Arc::clone(metrics));
-    Ok(Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
+    Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics))
 }
 
 /// Frees what expired and tells health checks what readiness is.

@@ -23,7 +23,7 @@
 //! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
 //! already, and mostly it gives something back.
 //!
-//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, and a layer is a ledger over another
+//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, or reach one that does, and a layer is a ledger over another
 //! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
 //! away, and [`Slabs`] another, which answers for hot limits without a round trip.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
@@ -32,9 +32,13 @@ mod account;
 mod backend;
 pub mod debt_log;
 mod failover;
+pub mod hub;
 pub mod memory;
 mod options;
+mod owing;
+mod sample;
 mod schedule;
+mod shared;
 pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
@@ -57,7 +61,7 @@ pub use self::slabs::limit::Shown as SlabView;
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
 
 /// The ledger of a running server.
-pub type LiveLedger = Failover<Slabs<Backend>>;
+pub type LiveLedger = Failover<Slabs<Arc<Backend>>>;
 
 /// What every ledger and every layer answers. Nothing here waits without a deadline.
 pub trait Ledger: Send + Sync {
@@ -133,6 +137,15 @@ pub struct Chain {
     pub lease: LeaseId,
     pub keep: Keep,
     pub transfers: SmallVec<[Transfer; 4]>,
+}
+
+impl Chain {
+    /// Only what reserves is undone; what a completion did stays.
+    pub(crate) fn can_be_given_back(&self) -> bool {
+        let reserves =
+            |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
+        self.transfers.iter().all(reserves)
+    }
 }
 
 /// Some of the transfers of a chain, by their places in it.

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod app;
 
 pub mod admin;
+pub mod hub;
 pub mod grpc;
 
 pub mod api;
@@ -29,6 +30,7 @@ pub mod ledger;
 pub mod retry;
 
 pub mod limit;
+pub mod codec;
 pub mod telemetry;
 pub mod clock;
 pub mod tasks;

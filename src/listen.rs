@@ -5,6 +5,7 @@
 pub mod descriptors;
 pub(crate) mod port;
 pub(crate) mod stream;
+pub(crate) mod token;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -37,6 +37,7 @@ const DRAIN_WAIT_SECONDS_MAX: u64 = 600;
 pub struct Settings {
     pub grpc: Grpc,
     pub admin: Admin,
+    pub hub: Hub,
     pub ledger: Ledger,
     pub leases: Leases,
     pub limits: Limits,
@@ -60,6 +61,17 @@ pub struct Admin {
     pub open_reads: bool,
 }
 
+/// Where other Sluices use this one's ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hub {
+    /// Absent: this instance is no hub.
+    pub listen: Option<SocketAddr>,
+    /// Holds the token that every sidecar must carry.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_HUB_TOKEN`.
+    pub token: Option<Secret>,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ledger {
     pub uri: LedgerUri,
@@ -72,6 +84,10 @@ pub struct Ledger {
     /// Work items that may wait.
     pub queue_max: usize,
     pub slabs: Slabs,
+    /// Holds the token that hubs want to see.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_LEDGER_TOKEN`.
+    pub token: Option<Secret>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +140,8 @@ impl Default for Ledger {
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
             slabs: Slabs::On,
+            token_file: None,
+            token: None,
         }
     }
 }
@@ -150,18 +168,28 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG];
+static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &HUB, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "ledger", "leases", "limits", "drain", "log"],
+    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "drain", "log"],
     family: FAMILY,
 };
 static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs"],
+    keys: &[
+        "uri",
+        "timeout_ms",
+        "on_failure",
+        "local_share",
+        "transfer_ids",
+        "queue_max",
+        "slabs",
+        "token_file",
+    ],
     family: FAMILY,
 };
 static LEASES: Shape =
@@ -207,6 +235,10 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
         settings.admin.token_file = path(&fields, "token_file");
         settings.admin.open_reads = fields.flag("open_reads");
     }
+    if let Some(fields) = fields.map("hub", &HUB) {
+        settings.hub.listen = fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0);
+        settings.hub.token_file = path(&fields, "token_file");
+    }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
         fill_ledger(&mut settings.ledger, &fields);
     }
@@ -233,6 +265,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
+    ledger.token_file = path(fields, "token_file");
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

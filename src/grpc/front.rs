@@ -22,10 +22,10 @@ use tower::Service as _;
 
 use super::body::RequestBody;
 use super::{lease, rls};
-use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent};
 use crate::api::{REQUEST_ID, pb};
 use crate::clock;
+use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use quick_cache::Weighter;
 
+use super::hub;
 use super::tigerbeetle::Known;
 use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
 use crate::limit::{LimitId, LimitKey};
@@ -27,12 +28,21 @@ pub struct Account {
     pub hints: Hints,
     pub(super) decrease: Decrease,
     pub(super) known: OnFirstUse<Known>,
+    /// The same of a ledger behind hubs.
+    pub(super) behind_hub: OnFirstUse<hub::Known>,
 }
 
 impl Account {
     pub fn new(key: LimitKey) -> Self {
         let id = LimitId::of(&key);
-        Self { key, id, hints: Hints::default(), decrease: Decrease::default(), known: OnFirstUse::default() }
+        Self {
+            key,
+            id,
+            hints: Hints::default(),
+            decrease: Decrease::default(),
+            known: OnFirstUse::default(),
+            behind_hub: OnFirstUse::default(),
+        }
     }
 
     /// Since when the ledger has been waiting for room to lower its capacity, if it is.

@@ -1,10 +1,11 @@
-//! The ledger that this process was started with: one that holds balances itself.
+//! The ledger that this process was started with: one that holds balances itself, or hubs that reach one.
 //!
 //! Only hands on. A new ledger is one more variant.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::hub::Hub;
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
 use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
@@ -15,6 +16,7 @@ use crate::limit::LimitSpec;
 pub enum Backend {
     Memory(Memory),
     TigerBeetle(TigerBeetle),
+    Hub(Hub),
 }
 
 /// The same for each of them.
@@ -23,6 +25,7 @@ macro_rules! each {
         match $self {
             Backend::Memory($ledger) => $answer,
             Backend::TigerBeetle($ledger) => $answer,
+            Backend::Hub($ledger) => $answer,
         }
     };
 }
