@@ -23,6 +23,7 @@ mod wait;
 mod ask;
 mod testapp;
 mod wire;
+mod work;
 
 mod app;
 mod budget;
@@ -58,6 +59,11 @@ mod queue_simulation;
 mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
+
+mod hub;
+mod hub_faults;
+mod hub_hostile;
+mod hub_rows;
 
 mod demo;
 mod proto;
