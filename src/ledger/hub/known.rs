@@ -18,6 +18,8 @@ pub struct Known {
     pub(super) owing: Owing,
     /// The capacity that the ledger was last seen to hold.
     capacity: AtomicU64,
+    /// The one that this sidecar last wanted it to have.
+    wanted: AtomicU64,
     /// While something is owed: the amounts that were asked about, and when each fits. A plain mutex: some are read or
     /// replaced.
     repaid: Mutex<Vec<(u64, u64)>>,
@@ -30,6 +32,7 @@ impl Default for Known {
             watched: Watched::default(),
             owing: Owing::default(),
             capacity: AtomicU64::new(UNKNOWN),
+            wanted: AtomicU64::new(0),
             repaid: Mutex::default(),
         }
     }
@@ -42,6 +45,17 @@ impl Known {
 
     pub(super) fn set_capacity(&self, capacity: u64) {
         self.capacity.store(capacity, Ordering::Relaxed);
+    }
+
+    pub(super) fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// This runs for every request, so it mostly only reads.
+    pub(super) fn want(&self, capacity: u64) {
+        if self.wanted() != capacity {
+            self.wanted.store(capacity, Ordering::Relaxed);
+        }
     }
 
     /// So much fits at these times, in the order of the amounts.

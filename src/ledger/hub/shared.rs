@@ -142,6 +142,7 @@ impl Shared {
 
     /// An account is to be looked at in the next round.
     pub(super) fn touch(&self, account: &Arc<Account>, spec: &LimitSpec) {
+        account.behind_hub.want(spec.capacity);
         if account.behind_hub.sample.start_sampling() {
             let (capacity, overage) = (spec.capacity, spec.overage);
             let lifetime_seconds = spec.kind.lifetime_seconds();
@@ -153,6 +154,7 @@ impl Shared {
     pub(super) fn touch_hold(&self, account: &Arc<Account>, hold: &Hold) -> Want {
         let Hold { capacity, overage, lifetime_seconds, .. } = *hold;
         let want = Want { account: Arc::clone(account), capacity, overage, lifetime_seconds };
+        account.behind_hub.want(capacity);
         self.touch_want(&want);
         want
     }
@@ -172,8 +174,12 @@ impl Shared {
         }
     }
 
+    /// What is to be looked at now. A ledger may bring an account to the capacity that it is asked about with, so that has to
+    /// be the latest one.
     pub(super) fn take_touched(&self) -> Vec<Want> {
-        std::mem::take(&mut *self.touched.lock())
+        let mut touched = std::mem::take(&mut *self.touched.lock());
+        touched.iter_mut().for_each(|want| want.capacity = want.account.behind_hub.wanted());
+        touched
     }
 
     /// What an answer says of the debts of a chain's limits.
