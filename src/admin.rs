@@ -48,6 +48,7 @@ use crate::listen::Listener;
 use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
 use crate::telemetry::Metrics;
+use crate::tls::Certificates;
 use body::BODY_BYTES_MAX;
 use error::ApiError;
 pub(crate) use gate::Gate;
@@ -64,6 +65,7 @@ const LIMIT_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) control: Arc<Control>,
+    pub(crate) certificates: Arc<Certificates>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -75,6 +77,12 @@ impl FromRef<Admin> for Arc<Service> {
 impl FromRef<Admin> for Arc<Control> {
     fn from_ref(admin: &Admin) -> Self {
         Arc::clone(&admin.control)
+    }
+}
+
+impl FromRef<Admin> for Arc<Certificates> {
+    fn from_ref(admin: &Admin) -> Self {
+        Arc::clone(&admin.certificates)
     }
 }
 

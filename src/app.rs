@@ -34,6 +34,7 @@ use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
 use crate::telemetry::Metrics;
+use crate::tls::{self, Alpn, Certificates};
 use crate::{admin, clock, grpc, queue};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
@@ -68,6 +69,8 @@ pub enum StartError {
     Token(String),
     #[error(transparent)]
     State(#[from] Broken),
+    #[error("{0}.tls: {1}")]
+    Tls(&'static str, tls::FileError),
 }
 
 /// A running server.
@@ -95,9 +98,21 @@ impl App {
         let gate = gate(&settings)?;
         let state = State::load(&options.state_dir)?;
         let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
-        let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
-        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
-        let hub_socket = HubSocket::bind(&settings.hub).await?;
+        let metrics = Arc::new(Metrics::default());
+        let certificates = Certificates::new(Arc::clone(&metrics));
+        let secure = |port, files: &Option<tls::ServerFiles>, alpn| {
+            let tls = files.as_ref().map(|files| certificates.server(files, alpn)).transpose();
+            tls.map_err(|error| StartError::Tls(port, error))
+        };
+        let grpc_tls = secure("grpc", &settings.grpc.tls, Alpn::Http2)?;
+        let admin_tls = secure("admin", &settings.admin.tls, Alpn::Http1)?;
+        let grpc_listener = bind("grpc", &settings.grpc.listen, grpc_tls).await?;
+        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen), admin_tls).await?;
+        let hub_tls = secure("hub", &settings.hub.tls, Alpn::Http2)?;
+        let ledger_tls = settings.ledger.tls.as_ref();
+        let ledger_tls = ledger_tls.map(|files| certificates.client(files, Alpn::Http2)).transpose();
+        let ledger_tls = ledger_tls.map_err(|error| StartError::Tls("ledger", error))?;
+        let hub_socket = HubSocket::bind(&settings.hub, hub_tls).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
         let grpc = bound(&grpc_listener, &settings.grpc.listen);
         let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
@@ -105,9 +120,9 @@ impl App {
             Listen::Unix(_) => settings.admin.listen,
         };
         let signer = open_signer(&settings.leases)?;
-        let metrics = Arc::new(Metrics::default());
         let (events, capacity_events) = mpsc::unbounded_channel();
-        let backend = open_ledger(&settings, instance_name(&place_of(&grpc)), &metrics, events)?;
+        let name = instance_name(&place_of(&grpc));
+        let backend = open_ledger(&settings, name, ledger_tls, &metrics, events)?;
         let ledger = layered(Arc::clone(&backend), &settings.ledger, &metrics);
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
@@ -134,7 +149,9 @@ impl App {
             serving.await;
             Ok::<(), String>(())
         });
-        let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
+        tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
+        let admin_state =
+            Admin { service: Arc::clone(&service), control: Arc::clone(&control), certificates };
         let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
@@ -214,8 +231,17 @@ impl App {
     }
 }
 
-async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartError> {
-    Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
+async fn bind(
+    name: &'static str,
+    address: &Listen,
+    tls: Option<Arc<tls::Server>>,
+) -> Result<Listener, StartError> {
+    let bound = Listener::bind(address).await;
+    let listener = bound.map_err(|error| StartError::Bind(name, address.clone(), error))?;
+    Ok(match tls {
+        Some(tls) => listener.secured(tls),
+        None => listener,
+    })
 }
 
 /// What signs lease tokens.
@@ -269,6 +295,7 @@ type Events = mpsc::UnboundedSender<CapacityEvent>;
 fn open_ledger(
     settings: &Settings,
     name: String,
+    hub_tls: Option<Arc<tls::Client>>,
     metrics: &Arc<Metrics>,
     events: Events,
 ) -> Result<Arc<Backend>, StartError> {
@@ -296,6 +323,7 @@ fn open_ledger(
             let options = HubOptions {
                 addresses: addresses.clone(),
                 name,
+                tls: hub_tls,
                 authorization: token.as_ref().map(authorization).transpose()?,
                 timeout,
                 queue_max: ledger.queue_max,

@@ -34,7 +34,7 @@ use crate::ledger::hub::{pb, wire};
 use crate::ledger::{Backend, Ledger};
 use crate::listen::port::{Bounds, Call, Connection, Place, Port};
 use crate::listen::token::Token;
-use crate::listen::{Listener, Stream};
+use crate::listen::{Listener, Transport};
 use crate::service::Service;
 use crate::telemetry::Metrics;
 
@@ -122,7 +122,7 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
     let service = LedgerServiceServer::new(Server(Arc::clone(&hub)));
     let routes = Routes::new(service.max_decoding_message_size(MESSAGE_BYTES_MAX)).prepare();
     let http = http();
-    let connect = |stream: Stream, place: Place| {
+    let connect = |stream: Transport, place: Place| {
         let (hub, routes, connection) = (Arc::clone(&hub), routes.clone(), Arc::clone(&place.connection));
         let answer = service_fn(move |request| {
             answer(Arc::clone(&hub), routes.clone(), Arc::clone(&connection), request)

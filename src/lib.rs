@@ -31,6 +31,7 @@ pub mod retry;
 
 pub mod limit;
 pub mod codec;
+pub mod tls;
 pub mod telemetry;
 pub mod clock;
 pub mod tasks;

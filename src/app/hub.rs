@@ -16,6 +16,7 @@ use crate::listen::Listener;
 use crate::listen::token::Token;
 use crate::service::Service;
 use crate::tasks::Tasks;
+use crate::tls;
 
 /// The port, before it serves.
 #[derive(Debug)]
@@ -35,11 +36,15 @@ pub(super) struct HubPort {
 
 impl HubSocket {
     /// `None` if this instance is no hub.
-    pub(super) async fn bind(settings: &settings::Hub) -> Result<Option<Self>, StartError> {
+    pub(super) async fn bind(
+        settings: &settings::Hub,
+        tls: Option<Arc<tls::Server>>,
+    ) -> Result<Option<Self>, StartError> {
         let Some(wish) = settings.listen else { return Ok(None) };
         let token = token_of(settings.token.as_ref(), settings.token_file.as_deref())?;
-        check_hub_exposure(wish, token.is_some()).map_err(StartError::Token)?;
-        let listener = bind("hub", &Listen::Tcp(wish)).await?;
+        let knows_its_clients = settings.tls.as_ref().is_some_and(|tls| tls.client_ca_file.is_some());
+        check_hub_exposure(wish, token.is_some() || knows_its_clients).map_err(StartError::Token)?;
+        let listener = bind("hub", &Listen::Tcp(wish), tls).await?;
         let address = match listener.address() {
             Ok(Listen::Tcp(address)) => address,
             Ok(Listen::Unix(_)) | Err(_) => wish,

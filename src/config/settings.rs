@@ -6,6 +6,7 @@
 pub mod secret;
 #[cfg(test)]
 mod tests;
+mod tls;
 pub mod value;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,6 +20,7 @@ use super::shape::Shape;
 use super::source::Document;
 use super::tree::Data;
 use super::yaml;
+use crate::tls::{ClientFiles, ServerFiles};
 
 /// A call that waits longer than a minute has no caller any more.
 const TIMEOUT_MS_MAX: u64 = 60_000;
@@ -48,6 +50,8 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grpc {
     pub listen: Listen,
+    /// Absent: the port speaks in the clear, and so does a Unix socket in any case.
+    pub tls: Option<ServerFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +63,7 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// Calls that only read need no token.
     pub open_reads: bool,
+    pub tls: Option<ServerFiles>,
 }
 
 /// Where other Sluices use this one's ledger.
@@ -70,6 +75,7 @@ pub struct Hub {
     pub token_file: Option<PathBuf>,
     /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_HUB_TOKEN`.
     pub token: Option<Secret>,
+    pub tls: Option<ServerFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -88,6 +94,8 @@ pub struct Ledger {
     pub token_file: Option<PathBuf>,
     /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_LEDGER_TOKEN`.
     pub token: Option<Secret>,
+    /// Towards hubs.
+    pub tls: Option<ClientFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,13 +128,13 @@ pub struct Log {
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { listen: Listen::Tcp(loopback(8081)) }
+        Self { listen: Listen::Tcp(loopback(8081)), tls: None }
     }
 }
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false }
+        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false, tls: None }
     }
 }
 
@@ -142,6 +150,7 @@ impl Default for Ledger {
             slabs: Slabs::On,
             token_file: None,
             token: None,
+            tls: None,
         }
     }
 }
@@ -168,16 +177,17 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &HUB, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG];
+static FAMILY: &[&Shape] =
+    &[&FILE, &GRPC, &ADMIN, &HUB, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG, &tls::SERVER, &tls::CLIENT];
 static FILE: Shape = Shape {
     name: "the file",
     keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "drain", "log"],
     family: FAMILY,
 };
-static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
+static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "tls"], family: FAMILY };
 static ADMIN: Shape =
-    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
-static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file"], family: FAMILY };
+    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file", "tls"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
     keys: &[
@@ -189,6 +199,7 @@ static LEDGER: Shape = Shape {
         "queue_max",
         "slabs",
         "token_file",
+        "tls",
     ],
     family: FAMILY,
 };
@@ -229,15 +240,18 @@ pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> Settings
 fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("grpc", &GRPC) {
         set(&mut settings.grpc.listen, fields.parsed("listen"));
+        settings.grpc.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("admin", &ADMIN) {
         set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
         settings.admin.token_file = path(&fields, "token_file");
         settings.admin.open_reads = fields.flag("open_reads");
+        settings.admin.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("hub", &HUB) {
         settings.hub.listen = fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0);
         settings.hub.token_file = path(&fields, "token_file");
+        settings.hub.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
         fill_ledger(&mut settings.ledger, &fields);
@@ -266,6 +280,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
     ledger.token_file = path(fields, "token_file");
+    ledger.tls = tls::client(fields);
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

@@ -40,6 +40,7 @@ use super::{
 use crate::clock;
 use crate::limit::{LimitId, LimitSpec, Overage};
 use crate::telemetry::Metrics;
+use crate::tls::Client;
 
 /// What a completion or a change of capacity may take.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +64,8 @@ pub struct Options {
     pub addresses: Vec<String>,
     /// What hubs call this instance.
     pub name: String,
+    /// Absent: streams are in the clear.
+    pub tls: Option<Arc<Client>>,
     /// Sent with every stream.
     pub authorization: Option<AsciiMetadataValue>,
     /// Bounds every call of a caller.

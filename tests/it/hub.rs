@@ -56,6 +56,7 @@ pub fn open(addresses: Vec<String>, timeout: Duration) -> Arc<Hub> {
     let options = Options {
         addresses,
         name: "a test".to_owned(),
+        tls: None,
         authorization: None,
         timeout,
         queue_max: 65_536,

@@ -76,8 +76,11 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
     let late = |what: &str| format!("{what} within {} s", OPEN_WITHIN.as_secs());
     let endpoint = Endpoint::from_shared(format!("http://{}", peer.address));
     let endpoint = endpoint.map_err(|error| error.to_string())?.tcp_nodelay(true);
-    let channel = timeout(OPEN_WITHIN, endpoint.connect()).await;
-    let channel = channel.map_err(|_| late("no connection"))?.map_err(|error| cause(&error))?;
+    let connected = match &shared.options.tls {
+        Some(tls) => timeout(OPEN_WITHIN, endpoint.connect_with_connector(tls.connector(OPEN_WITHIN))).await,
+        None => timeout(OPEN_WITHIN, endpoint.connect()).await,
+    };
+    let channel = connected.map_err(|_| late("no connection"))?.map_err(|error| cause(&error))?;
     let client = LedgerServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let (out, messages) = mpsc::channel(1);
     let hello = pb::SidecarMessage { hello: Some(wire::hello(&shared.options.name)), ..Default::default() };
