@@ -83,8 +83,8 @@ impl FromStr for LedgerUri {
         }
         let wrong = |what: &str| {
             format!(
-                "must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…], or hub:<host:port>[,<host:port>…]; \
-                 `{}` {what}",
+                "must be memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…]; `{}` \
+                 {what}",
                 shown(text)
             )
         };
