@@ -2,9 +2,10 @@
 //!
 //! [`Hub`] is the cheap handle that callers hold. Behind it there is one stream to each hub ([`stream`]), and a task that
 //! keeps what is known of accounts up to date ([`sampler`]). A chain goes to the home of its first limit ([`homes`]). If that
-//! hub is lost before it has answered, the chain is sent once more under the same name to the next one, within its deadline.
+//! hub is lost before it has answered, the chain is sent once more under the same name to the next one ([`asking`]).
 //! Any hub may apply any chain: homes are for efficiency, the ledger behind the hubs is the truth.
 
+mod asking;
 mod homes;
 mod known;
 mod lowering;
@@ -20,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use smallvec::SmallVec;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,7 +29,7 @@ use tonic::metadata::AsciiMetadataValue;
 pub use self::known::Known;
 use self::pb::answer::What as Answer;
 use self::pb::ask::What as Ask;
-use self::peer::{Asked, Lost, Peer, Undo};
+use self::peer::Peer;
 use self::shared::Shared;
 use super::account::Decrease;
 use super::schedule::paid_in_ms;
@@ -38,7 +38,7 @@ use super::{
     Schedule, Transfer, Verdict, Want,
 };
 use crate::clock;
-use crate::limit::{LimitId, LimitSpec, Overage};
+use crate::limit::{LimitSpec, Overage};
 use crate::telemetry::Metrics;
 use crate::tls::Client;
 
@@ -53,9 +53,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether that has landed.
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
-
-/// A chain is sent at most so often: once, and once more if its hub was lost.
-const SENDINGS_MAX: u32 = 2;
 
 /// How it is set up.
 #[derive(Debug, Clone)]
@@ -111,66 +108,6 @@ impl Hub {
         Self { shared: Arc::clone(&self.shared), closing: self.closing.clone(), tasks: self.tasks.clone() }
     }
 
-    /// Asks the home of a limit, and another hub if that one is lost.
-    async fn ask(
-        &self,
-        about: LimitId,
-        what: impl Fn() -> Ask,
-        chain: Option<&Chain>,
-        within: Duration,
-    ) -> Result<Answered, LedgerError> {
-        let late = LedgerError::TimedOut(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-        tokio::time::timeout(within, self.ask_patiently(about, what, chain)).await.unwrap_or(Err(late))
-    }
-
-    async fn ask_patiently(
-        &self,
-        about: LimitId,
-        what: impl Fn() -> Ask,
-        chain: Option<&Chain>,
-    ) -> Result<Answered, LedgerError> {
-        let mut sendings = 0;
-        let mut was_lost = false;
-        let mut tried: SmallVec<[usize; 4]> = SmallVec::new();
-        loop {
-            let Some((at, peer)) = self.shared.home(about, &tried) else {
-                if !was_lost {
-                    return Err(LedgerError::Unavailable(self.shared.why_away()));
-                }
-                // It may have been applied, so it has to be sent again before it can be answered.
-                tried.clear();
-                self.shared.until_one_is_there().await;
-                continue;
-            };
-            let what = what();
-            let bytes = what.encoded_len();
-            if bytes > wire::ASK_BYTES_MAX {
-                let most = wire::ASK_BYTES_MAX;
-                let text =
-                    format!("what is asked has {bytes} bytes, and a hub takes {most}: the keys are too long");
-                return Err(LedgerError::Unavailable(text));
-            }
-            let asked = peer.ask(what, chain).ok_or_else(|| self.shared.queue_full())?;
-            let reply = WithUndo { shared: &self.shared, asked }.answer().await;
-            sendings += 1;
-            tried.push(at);
-            match reply {
-                // It was not applied, and another hub may reach the ledger.
-                Ok(Answer::Failure(failure))
-                    if failure.code() == pb::FailureCode::Unavailable
-                        && self.shared.home(about, &tried).is_some() => {}
-                Ok(what) => return Ok(Answered { what, was_lost, hub: peer.address.clone() }),
-                Err(Lost) if sendings < SENDINGS_MAX => was_lost = true,
-                Err(Lost) => {
-                    chain
-                        .and_then(|chain| peer::orphan(chain.clone()))
-                        .map(|chain| self.shared.give_back_all(vec![chain]));
-                    return Err(LedgerError::Unavailable("the stream to the hub was lost twice".to_owned()));
-                }
-            }
-        }
-    }
-
     async fn send(&self, chain: &Chain, is_completion: bool) -> Result<Outcome, LedgerError> {
         let Some(first) = chain.transfers.first() else { return Ok(Outcome::bare(Verdict::Done)) };
         let timeout = self.shared.options.timeout;
@@ -209,25 +146,6 @@ impl Hub {
 /// Of one ask, so that it stays far below what a hub takes.
 const WANTS_PER_ASK: usize = 256;
 
-/// An answer, and from whom.
-#[derive(Debug)]
-struct Answered {
-    what: Answer,
-    /// An earlier sending of the same was lost, and may have been done.
-    was_lost: bool,
-    hub: String,
-}
-
-impl Answered {
-    /// What it says, unless that is a failure.
-    fn expect(self) -> Result<Answer, LedgerError> {
-        match self.what {
-            Answer::Failure(failure) => Err(wire::read_failure(&failure, &self.hub)),
-            what => Ok(what),
-        }
-    }
-}
-
 fn unexpected() -> LedgerError {
     LedgerError::Unavailable("the hub answered something else than it was asked".to_owned())
 }
@@ -244,26 +162,6 @@ fn of_first_sending(mut outcome: Outcome, chain: &Chain) -> Outcome {
         *code = RefusalCode::ExceedsCredits;
     }
     outcome
-}
-
-/// Gives back what its caller left behind.
-struct WithUndo<'s> {
-    shared: &'s Arc<Shared>,
-    asked: Asked<'s>,
-}
-
-impl WithUndo<'_> {
-    async fn answer(mut self) -> Result<Answer, Lost> {
-        self.asked.answer().await
-    }
-}
-
-impl Drop for WithUndo<'_> {
-    fn drop(&mut self) {
-        if let Undo::GiveBack(chain) = self.asked.leave() {
-            self.shared.give_back_all(vec![chain]);
-        }
-    }
 }
 
 impl Ledger for Hub {

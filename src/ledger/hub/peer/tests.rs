@@ -94,7 +94,9 @@ fn an_answer_that_came_while_its_caller_left_is_not_forgotten() {
 
 #[tokio::test]
 async fn what_is_lost_with_its_stream_is_given_back_if_nobody_else_knows_its_name() {
-    for (keep, orphans) in [(Keep::ForCompletion, 1), (Keep::Nothing, 1), (Keep::Name, 0), (Keep::ForRetries, 0)] {
+    for (keep, orphans) in
+        [(Keep::ForCompletion, 1), (Keep::Nothing, 1), (Keep::Name, 0), (Keep::ForRetries, 0)]
+    {
         let (peer, mut queued) = peer();
         let chain = chain(keep);
         let (mut waits, mut leaves) = (ask(&peer, &chain), ask(&peer, &chain));
