@@ -11,6 +11,7 @@
 //! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
 //! | `DELETE /v1/limits/{key}/debt` | forgives what a limit owes |
 //! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
+//! | `GET /v1/peers` | the sidecars of a hub, and what their slabs hold |
 //! | `GET /v1/config` | version, files, problems |
 //! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
 //! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
@@ -30,6 +31,7 @@ mod json;
 mod lease;
 mod limits;
 mod peer;
+mod peers;
 mod retry;
 mod rlconfig;
 
@@ -44,6 +46,7 @@ use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
+use crate::hub::Hub;
 use crate::listen::Listener;
 use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
@@ -66,6 +69,8 @@ pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) control: Arc<Control>,
     pub(crate) certificates: Arc<Certificates>,
+    /// If this instance is one.
+    pub(crate) hub: Option<Arc<Hub>>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -83,6 +88,12 @@ impl FromRef<Admin> for Arc<Control> {
 impl FromRef<Admin> for Arc<Certificates> {
     fn from_ref(admin: &Admin) -> Self {
         Arc::clone(&admin.certificates)
+    }
+}
+
+impl FromRef<Admin> for Option<Arc<Hub>> {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.hub.clone()
     }
 }
 
@@ -105,6 +116,7 @@ pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
         .route("/v1/limits/{key}/debt", delete(limits::forgive))
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))
+        .route("/v1/peers", get(peers::get))
         .route("/v1/config", get(config::get))
         .route("/v1/config/limits", get(config::limits))
         .fallback(async || ApiError::not_found("no such route", "GET /v1/config is a place to start"))

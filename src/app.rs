@@ -150,15 +150,19 @@ impl App {
             Ok::<(), String>(())
         });
         tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
-        let admin_state =
-            Admin { service: Arc::clone(&service), control: Arc::clone(&control), certificates };
+        let hub_port =
+            hub_socket.map(|socket| socket.serve(backend, Arc::clone(&service), shares.hub, &tasks));
+        let admin_state = Admin {
+            service: Arc::clone(&service),
+            control: Arc::clone(&control),
+            certificates,
+            hub: hub_port.as_ref().map(HubPort::hub),
+        };
         let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
             Ok::<(), String>(())
         });
-        let hub_port =
-            hub_socket.map(|socket| socket.serve(backend, Arc::clone(&service), shares.hub, &tasks));
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));

@@ -6,8 +6,10 @@
 
 mod answer;
 mod conversation;
+mod peers;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -25,6 +27,8 @@ use tonic::{Status, Streaming};
 use tower::Service as _;
 
 use self::conversation::{Conversation, Message};
+pub(crate) use self::peers::Peer;
+use self::peers::Peers;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::grpc::PREFACE_WITHIN;
@@ -73,6 +77,7 @@ pub struct Hub {
     name: String,
     /// Absent: everybody may come in.
     token: Option<Token>,
+    peers: Arc<Peers>,
     /// What all unanswered asks hold.
     bytes: AtomicUsize,
     streams: TaskTracker,
@@ -89,7 +94,8 @@ impl Hub {
     ) -> Arc<Self> {
         let metrics = Arc::clone(&service.metrics);
         let (streams, leaving) = (TaskTracker::new(), CancellationToken::new());
-        Arc::new(Self { ledger, service, metrics, name, token, bytes: AtomicUsize::new(0), streams, leaving })
+        let (peers, bytes) = (Arc::default(), AtomicUsize::new(0));
+        Arc::new(Self { ledger, service, metrics, name, token, peers, bytes, streams, leaving })
     }
 
     /// What sidecars are told of this hub.
@@ -99,6 +105,11 @@ impl Hub {
             Ok(()) => pb::HubStatus { ready: true, reason: String::new(), leaving },
             Err(reason) => pb::HubStatus { ready: false, reason, leaving },
         }
+    }
+
+    /// The sidecars that are connected.
+    pub(crate) fn peers(&self) -> Vec<Peer> {
+        self.peers.list(clock::monotonic_ms())
     }
 
     /// Tells the sidecars to go elsewhere, and returns when all that they asked is answered.
@@ -124,7 +135,9 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
     let http = http();
     let connect = |stream: Transport, place: Place| {
         let (hub, routes, connection) = (Arc::clone(&hub), routes.clone(), Arc::clone(&place.connection));
-        let answer = service_fn(move |request| {
+        let from = PeerAddress(stream.peer_address());
+        let answer = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(from);
             answer(Arc::clone(&hub), routes.clone(), Arc::clone(&connection), request)
         });
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
@@ -179,6 +192,10 @@ async fn answer(
     }
 }
 
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy)]
+struct PeerAddress(Option<SocketAddr>);
+
 struct Server(Arc<Hub>);
 
 #[tonic::async_trait]
@@ -202,7 +219,9 @@ impl LedgerService for Server {
         }
         call.is_read();
         call.is_answered(false, clock::monotonic_ms());
-        let (conversation, answers) = Conversation::new(Arc::clone(&self.0), hello, asked, call);
+        let from = extensions.remove::<PeerAddress>().and_then(|from| from.0);
+        let seat = self.0.peers.enter(hello, from);
+        let (conversation, answers) = Conversation::new(Arc::clone(&self.0), seat, asked, call);
         self.0.streams.spawn(conversation.run());
         Ok(tonic::Response::new(ReceiverStream::new(answers)))
     }

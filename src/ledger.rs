@@ -124,6 +124,9 @@ pub trait Ledger: Send + Sync {
         None
     }
 
+    /// What the slabs of a layer above hold now, for whoever shows it elsewhere.
+    fn tell_slabs(&self, _: impl FnOnce() -> Vec<SlabHeld>) {}
+
     /// Frees what expired, also for keys that nobody asks about any more. How many records this process holds then.
     fn sweep(&self) -> usize;
 
@@ -315,6 +318,13 @@ pub struct Want {
     pub overage: Overage,
     /// No reservation of it lives longer.
     pub lifetime_seconds: NonZeroU32,
+}
+
+/// What this instance holds of a limit to hand out by itself.
+#[derive(Debug, Clone)]
+pub struct SlabHeld {
+    pub account: Arc<Account>,
+    pub held: u64,
 }
 
 /// A change of capacity that takes time, told so that it can be remembered over a restart.

@@ -73,6 +73,10 @@ impl HubSocket {
 }
 
 impl HubPort {
+    pub(super) fn hub(&self) -> Arc<Hub> {
+        Arc::clone(&self.hub)
+    }
+
     /// Sidecars are sent elsewhere, and what they asked is answered.
     pub(super) async fn leave(&self, within: Duration) {
         self.hub.leave(within).await;

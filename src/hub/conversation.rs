@@ -20,6 +20,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
+use super::peers::Seat;
 use super::{Hub, answer};
 use crate::clock;
 use crate::ledger::LedgerError;
@@ -56,6 +57,7 @@ pub(super) type Message = Result<pb::HubMessage, Status>;
 
 pub(super) struct Conversation {
     hub: Arc<Hub>,
+    seat: Seat,
     asked: Streaming<pb::SidecarMessage>,
     out: mpsc::Sender<Message>,
     call: Arc<Call>,
@@ -111,7 +113,7 @@ enum End {
 impl Conversation {
     pub(super) fn new(
         hub: Arc<Hub>,
-        hello: pb::Hello,
+        seat: Seat,
         asked: Streaming<pb::SidecarMessage>,
         call: Arc<Call>,
     ) -> (Self, mpsc::Receiver<Message>) {
@@ -123,9 +125,9 @@ impl Conversation {
             ..Default::default()
         };
         out.try_send(Ok(first)).expect("an empty channel must have room");
-        tracing::debug!(sidecar = hello.name, version = hello.version, "a sidecar has come");
         let conversation = Self {
             hub,
+            seat,
             asked,
             out,
             call,
@@ -149,8 +151,7 @@ impl Conversation {
             // Whoever does not listen misses it.
             drop(self.out.try_send(Err(status)));
         }
-        drop(self.out);
-        drop(self.asked);
+        drop((self.out, self.asked, self.seat));
         // What was begun lands.
         while self.under_way.next().await.is_some() {}
     }
@@ -205,8 +206,14 @@ impl Conversation {
                 format!("asks: there may be {} in a message, not {}", wire::ASKS_MAX, message.asks.len());
             return Err(End::Wrong(Status::invalid_argument(text)));
         }
+        let chains = message.asks.iter().filter(|ask| is_chain(ask)).count();
+        self.hub.metrics.hub_chains.inc_by(chains as u64);
+        self.seat.sidecar.asked(u32::try_from(chains).unwrap_or(u32::MAX), clock::monotonic_ms());
         for ask in message.asks {
             self.begin(ask)?;
+        }
+        if let Some(report) = message.slabs {
+            self.seat.sidecar.holds(report);
         }
         for number in message.left {
             // What is answered already, the sidecar gives back itself.
@@ -230,7 +237,6 @@ impl Conversation {
             let text = format!("asks: number {number} is used again before it was answered");
             return Err(End::Wrong(Status::invalid_argument(text)));
         }
-        self.hub.metrics.hub_chains.inc_by(u64::from(is_chain(&ask)));
         let bytes = ask.encoded_len() + ASK_BYTES;
         if ask.encoded_len() > wire::ASK_BYTES_MAX {
             let text = format!("an ask may have {} bytes, not {}", wire::ASK_BYTES_MAX, ask.encoded_len());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::hub::Hub;
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
-use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
+use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, Want};
 use crate::limit::LimitSpec;
 
 #[derive(Debug)]
@@ -93,6 +93,10 @@ impl Ledger for Backend {
 
     fn is_shared(&self) -> bool {
         each!(self, ledger => ledger.is_shared())
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        each!(self, ledger => ledger.tell_slabs(held));
     }
 
     fn sweep(&self) -> usize {

@@ -35,7 +35,7 @@ use super::account::Decrease;
 use super::schedule::paid_in_ms;
 use super::{
     Account, Action, Balance, CapacityEvent, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode,
-    Schedule, Transfer, Verdict, Want,
+    Schedule, SlabHeld, Transfer, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
@@ -282,6 +282,12 @@ impl Ledger for Hub {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        if self.shared.is_report_due(clock::monotonic_ms()) {
+            self.shared.report(held());
+        }
     }
 
     /// What expires behind the hubs, expires by itself.

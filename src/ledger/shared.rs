@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabView, Want};
+use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, SlabView, Want};
 use crate::limit::LimitSpec;
 
 impl<L: Ledger> Ledger for Arc<L> {
@@ -73,6 +73,10 @@ impl<L: Ledger> Ledger for Arc<L> {
 
     fn slab(&self, account: &Account) -> Option<SlabView> {
         (**self).slab(account)
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        (**self).tell_slabs(held);
     }
 
     fn sweep(&self) -> usize {

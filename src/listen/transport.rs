@@ -4,6 +4,7 @@
 //! and ends with them. Refuses to know what the bytes say.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -46,6 +47,16 @@ impl Transport {
     fn within(within: Duration, stream: Stream, config: Arc<ServerConfig>, port: Arc<Port>) -> Self {
         let accept = TlsAcceptor::from(config).accept(stream);
         Self::Handshake(Box::new(Handshake { accept, deadline: Box::pin(tokio::time::sleep(within)), port }))
+    }
+
+    /// Who is at the other end, if that is known.
+    pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.peer_address(),
+            Self::Tls(stream) => stream.get_ref().0.peer_address(),
+            Self::Handshake(handshake) => handshake.accept.get_ref()?.peer_address(),
+            Self::Failed => None,
+        }
     }
 
     /// Whether the peer has reset the connection.

@@ -61,8 +61,12 @@ mod queue_world;
 mod tigerbeetle_queue;
 
 mod hub;
+mod hub_cut;
 mod hub_faults;
+#[cfg(feature = "tigerbeetle")]
+mod hub_fleet;
 mod hub_hostile;
+mod hub_peers;
 mod hub_rows;
 
 mod demo;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -10,13 +11,16 @@ use super::lowering::Lowering;
 use super::peer::{Peer, State};
 use super::{Options, pb, wire};
 use crate::clock;
-use crate::ledger::{Account, Action, CapacityEvent, Chain, Hold, LedgerError, Transfer, Want};
+use crate::ledger::{Account, Action, CapacityEvent, Chain, Hold, LedgerError, SlabHeld, Transfer, Want};
 use crate::limit::{LimitId, LimitSpec, Overage};
 use crate::retry::eta::DrainRate;
 use crate::telemetry::Metrics;
 
 /// Accounts looked at in one round at most.
 const TOUCHED_MAX: usize = 8_192;
+
+/// How often hubs are told what slabs hold.
+const REPORT_INTERVAL_MS: u64 = 1_000;
 
 /// Chains that wait to be given back while no hub is there; some hundred bytes each. What is beyond comes back when it
 /// expires.
@@ -34,6 +38,9 @@ pub(super) struct Shared {
     /// A plain mutex: taken for a moment where one is added, and once a round.
     touched: Mutex<Vec<Want>>,
     backlog: Mutex<VecDeque<Chain>>,
+    /// What hubs are told of this sidecar's slabs; its number says whether it is a new one.
+    report: Mutex<(u64, pb::SlabReport)>,
+    reported_at_ms: AtomicU64,
 }
 
 impl Shared {
@@ -47,6 +54,8 @@ impl Shared {
             changed: Notify::new(),
             touched: Mutex::default(),
             backlog: Mutex::default(),
+            report: Mutex::default(),
+            reported_at_ms: AtomicU64::new(0),
         }
     }
 
@@ -131,6 +140,34 @@ impl Shared {
         let waiting = self.peers.iter().map(|peer| peer.waiting()).sum();
         self.metrics.ledger_queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         waiting
+    }
+
+    pub(super) fn is_report_due(&self, now_ms: u64) -> bool {
+        let reported_ms = self.reported_at_ms.load(Ordering::Relaxed);
+        let is_due = now_ms.saturating_sub(reported_ms) >= REPORT_INTERVAL_MS;
+        if is_due {
+            self.reported_at_ms.store(now_ms, Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// Hubs are told this with their next ping.
+    pub(super) fn report(&self, mut held: Vec<SlabHeld>) {
+        held.sort_by_key(|slab| std::cmp::Reverse(slab.held));
+        held.retain(|slab| slab.account.key.as_str().len() <= wire::SLAB_KEY_BYTES_MAX);
+        let message = |slab: &SlabHeld| pb::SlabHeld { key: slab.account.key.to_string(), held: slab.held };
+        let slabs = held.iter().take(wire::SLABS_MAX).map(message).collect();
+        let mut report = self.report.lock();
+        let new = pb::SlabReport { slabs };
+        if report.1 != new {
+            *report = (report.0 + 1, new);
+        }
+    }
+
+    /// The last report, if it is a later one than number `told`.
+    pub(super) fn report_after(&self, told: u64) -> Option<(u64, pb::SlabReport)> {
+        let report = self.report.lock();
+        (report.0 > told).then(|| report.clone())
     }
 
     pub(super) fn tell(&self, event: CapacityEvent) {

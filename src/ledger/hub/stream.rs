@@ -67,6 +67,8 @@ struct Stream<'s> {
     /// What is to be sent next.
     next: VecDeque<Outgoing>,
     is_ping_due: bool,
+    /// The last report of slabs that it was told.
+    told: u64,
     /// The hub is about to stop.
     is_leaving: bool,
     seed: u64,
@@ -106,6 +108,7 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
         pings: 0,
         next: VecDeque::new(),
         is_ping_due: false,
+        told: 0,
         is_leaving: false,
         seed,
     };
@@ -176,6 +179,10 @@ impl Stream<'_> {
         if std::mem::take(&mut self.is_ping_due) {
             self.pings += 1;
             message.ping = self.pings;
+            if let Some((number, report)) = self.shared.report_after(self.told) {
+                self.told = number;
+                message.slabs = Some(report);
+            }
         }
         let is_empty = message.asks.is_empty() && message.left.is_empty() && message.ping == 0;
         (!is_empty).then_some(message)

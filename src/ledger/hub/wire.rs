@@ -27,6 +27,10 @@ pub(crate) const ASKS_MAX: usize = 4096;
 /// Limits in one ask at most.
 pub(crate) const WANTS_MAX: usize = 1024;
 
+/// Slabs in one report, and the keys that are in it.
+pub(crate) const SLABS_MAX: usize = 64;
+pub(crate) const SLAB_KEY_BYTES_MAX: usize = 1024;
+
 /// The name of an instance, or of its release.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
 

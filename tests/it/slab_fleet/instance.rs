@@ -27,7 +27,11 @@ pub struct Instance {
 
 /// Ready ones. `timeout_ms` is the ledger's.
 pub async fn start(server: &Server, limits: &str, timeout_ms: u64, count: usize) -> Vec<Instance> {
-    let uri = format!("tigerbeetle:0@{}", server.address());
+    start_on(&format!("tigerbeetle:0@{}", server.address()), limits, timeout_ms, count).await
+}
+
+/// The same on any ledger.
+pub async fn start_on(uri: &str, limits: &str, timeout_ms: u64, count: usize) -> Vec<Instance> {
     let settings =
         format!("ledger: {{uri: '{uri}', timeout_ms: {timeout_ms}}}\ndrain: {{wait_seconds: 0}}\n");
     let mut instances = Vec::new();
