@@ -121,7 +121,7 @@ async fn a_sidecar_whose_only_hub_is_cut_off_recovers() {
     });
     let app = app.start().await;
     ready(&app).await;
-    assert_eq!(app.say("k=v").await, "ok 99999/100000 minute");
+    assert_eq!(app.say("k=v").await, "ok 99999/100000 minute hot");
     way.set(TO_SIDECAR);
     until("to be unready", async || {
         let answer = app.get("/readyz").await;

@@ -71,7 +71,7 @@ log: {format: json, level: debug}
     assert_eq!((settings.leases.book_max, settings.limits.dynamic_keys_max), (2, 3));
     assert_eq!(settings.drain.wait_seconds, 0);
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
-    assert_eq!(lines(&warnings), "s:12: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
+    assert_eq!(lines(&warnings), "s:14: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
     let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
     assert_eq!(settings.leases.secrets_file, Some("a/b".into()));
 }
