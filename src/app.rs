@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::AsciiMetadataValue;
 
 use self::hub::{HubPort, HubSocket, instance_name};
+use crate::activity::Activity;
 use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
 use crate::config::settings;
@@ -129,7 +130,13 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
+        let admission = Admission {
+            ledger,
+            accounts,
+            share: Arc::default(),
+            activity: Activity::default(),
+            metrics: Arc::clone(&metrics),
+        };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let service = Arc::new(Service::new(live, admission, leases, metrics));
         let supervisor = Supervisor::new();
@@ -164,6 +171,7 @@ impl App {
             Ok::<(), String>(())
         });
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
+        tasks.run_forever("what is watched", Arc::clone(&service).watch_activity());
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
         tasks.run_forever("the files", files::run(Arc::clone(&control), options.config_dir, files));
@@ -222,6 +230,7 @@ impl App {
             hub.leave(DRAIN_MAX).await;
         }
         self.service.admission.ledger.close().await;
+        self.service.end_watching();
         self.stop_admin.cancel();
         self.control.close().await;
         // Idle connections may stay open; nothing is promised on them.

@@ -12,9 +12,10 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -106,7 +107,7 @@ pub(crate) async fn serve(
     let reflections = Arc::new(Semaphore::new(REFLECTIONS_MAX));
     let server = Server {
         front: Front { service, routes: routes.prepare(), reflections },
-        http: http(),
+        http: http(Calls(Arc::clone(&port))),
         calls: GracefulShutdown::new(),
     };
     listener.serve(&port, stop, |stream, place| server.connect(stream, place)).await;
@@ -115,7 +116,7 @@ pub(crate) async fn serve(
 
 struct Server {
     front: Front,
-    http: http2::Builder<TokioExecutor>,
+    http: http2::Builder<Calls>,
     calls: GracefulShutdown,
 }
 
@@ -128,15 +129,25 @@ impl Server {
             service_fn(move |request| Box::pin(front.clone().answer(Arc::clone(&connection), request)));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         let served = self.calls.watch(self.http.serve_connection(stream, answer));
-        tokio::spawn(async move {
+        Arc::clone(place.connection.port()).run(async move {
             place.keep(served).await;
             drop(open);
         });
     }
 }
 
-fn http() -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+/// Runs the calls of all connections. A call ends with its connection at the latest.
+#[derive(Debug, Clone)]
+struct Calls(Arc<Port>);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Calls {
+    fn execute(&self, call: F) {
+        self.0.run(call);
+    }
+}
+
+fn http(calls: Calls) -> http2::Builder<Calls> {
+    let mut http = http2::Builder::new(calls);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -151,4 +162,38 @@ fn http() -> http2::Builder<TokioExecutor> {
         // Nobody reads it in a gRPC answer.
         .auto_date_header(false);
     http
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Empty;
+    use hyper::body::Incoming;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_panics_is_counted_and_leaves_its_connection_alone() {
+        let metrics = Metrics::default();
+        let calls = Calls(port(1, &metrics));
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let answer = service_fn(|request: Request<Incoming>| async move {
+            assert_ne!(request.uri().path(), "/panic", "on purpose");
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+        tokio::spawn(http(calls).serve_connection(TokioIo::new(ours), answer));
+        let (mut client, connection) = h2::client::handshake(theirs).await.unwrap();
+        tokio::spawn(connection);
+        let mut ask = |path: &str| {
+            let request = Request::get(format!("http://sluice{path}")).body(()).unwrap();
+            client.send_request(request, true).unwrap().0
+        };
+        assert!(ask("/panic").await.is_err());
+        assert_eq!(ask("/").await.unwrap().status(), 200);
+        let text = metrics.encode().unwrap();
+        assert!(text.contains("sluice_panics_total{port=\"grpc\"} 1\n"), "{text}");
+    }
 }

@@ -4,15 +4,18 @@
 
 pub(crate) mod check;
 pub(crate) mod complete;
+pub(crate) mod explain;
 pub(crate) mod forgive;
 pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
 pub mod unsent;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -34,20 +37,36 @@ pub struct Service {
     pub queue: Queue,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
+    /// What it is called where others have a domain.
+    lease_api_name: Arc<str>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     calls: TaskTracker,
     /// Of the gRPC port.
     connections: TaskTracker,
+    /// Cancelled when those who watch should go.
+    watching: CancellationToken,
 }
 
 impl Service {
     pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
-        let lease_api = metrics.domain(LEASE_API);
+        let (lease_api, lease_api_name) = (metrics.domain(LEASE_API), Arc::from(LEASE_API));
         let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
         let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
-        Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
+        Self {
+            live,
+            admission,
+            leases,
+            queue,
+            metrics,
+            lease_api,
+            lease_api_name,
+            draining,
+            calls,
+            connections,
+            watching: CancellationToken::new(),
+        }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.

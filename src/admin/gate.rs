@@ -1,6 +1,6 @@
 //! Who may use the admin port: with a token set, those who have it; without one, all but other sites' web pages.
 //!
-//! Health checks are open to all, and so are calls that only read, if the settings say so. Refuses to know what a call does.
+//! Health checks and the files of the page are open to all, and so are calls that only read, if the settings say so. Refuses to know what a call does.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::browser;
 use super::error::ApiError;
+use super::page;
 use crate::config::settings::secret::Secret;
 use crate::listen::token::Token;
 
@@ -44,7 +45,8 @@ impl Gate {
         if token.is_in(request.headers()) {
             return Ok(Access::Full);
         }
-        if OPEN.contains(&request.uri().path()) || (reads && self.open_reads) {
+        let path = request.uri().path();
+        if OPEN.contains(&path) || (reads && (self.open_reads || page::FILES.contains(&path))) {
             return Ok(Access::Look);
         }
         let detail = "this call needs the admin token, as `authorization: Bearer <token>`";

@@ -35,6 +35,7 @@ mod overage;
 mod ports;
 mod hints;
 mod matching;
+mod watching;
 
 mod live;
 mod live_api;
