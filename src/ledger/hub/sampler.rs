@@ -93,6 +93,8 @@ async fn look_at_lowering(hub: &Hub) {
     }
     let Ok(balances) = hub.balances(wants.clone()).await else { return };
     for (want, balance) in wants.iter().zip(&balances) {
-        hub.shared.lowering.saw(want, balance).map(|event| hub.shared.tell(event));
+        if let Some(event) = hub.shared.lowering.saw(want, balance) {
+            hub.shared.tell(event);
+        }
     }
 }

@@ -83,7 +83,7 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
         None => timeout(OPEN_WITHIN, endpoint.connect()).await,
     };
     let channel = connected.map_err(|_| late("no connection"))?.map_err(|error| cause(&error))?;
-    let client = LedgerServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut client = LedgerServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let (out, messages) = mpsc::channel(1);
     let hello = pb::SidecarMessage { hello: Some(wire::hello(&shared.options.name)), ..Default::default() };
     drop(out.try_send(hello));
@@ -91,7 +91,6 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
     if let Some(authorization) = &shared.options.authorization {
         request.metadata_mut().insert("authorization", authorization.clone());
     }
-    let mut client = client;
     let opened = timeout(OPEN_WITHIN, client.open(request)).await.map_err(|_| late("no answer"))?;
     let mut from_hub = opened.map_err(|status| said(&status))?.into_inner();
     let first = timeout(OPEN_WITHIN, from_hub.message()).await.map_err(|_| late("no hello"))?;
