@@ -79,6 +79,10 @@ impl<L: Ledger> Ledger for Arc<L> {
         (**self).tell_slabs(held);
     }
 
+    fn limits_changed(&self, spec_of: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {
+        (**self).limits_changed(spec_of);
+    }
+
     fn sweep(&self) -> usize {
         (**self).sweep()
     }

@@ -29,6 +29,7 @@ mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
 mod leases;
+mod leaving;
 mod limited;
 mod live;
 mod llm;
