@@ -143,7 +143,7 @@ impl Server {
 
 /// Runs the calls of all connections. A call ends with its connection at the latest.
 #[derive(Debug, Clone)]
-struct Calls(Arc<Port>);
+pub(crate) struct Calls(pub(crate) Arc<Port>);
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Calls {
     fn execute(&self, call: F) {

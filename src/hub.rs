@@ -18,7 +18,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,8 +31,8 @@ pub(crate) use self::peers::Peer;
 use self::peers::Peers;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
-use crate::grpc::PREFACE_WITHIN;
 use crate::grpc::opening::Opening;
+use crate::grpc::{Calls, PREFACE_WITHIN};
 use crate::ledger::hub::pb::ledger_service_server::{LedgerService, LedgerServiceServer};
 use crate::ledger::hub::{pb, wire};
 use crate::ledger::{Backend, Ledger};
@@ -132,7 +132,7 @@ pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
 pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, stop: CancellationToken) {
     let service = LedgerServiceServer::new(Server(Arc::clone(&hub)));
     let routes = Routes::new(service.max_decoding_message_size(MESSAGE_BYTES_MAX)).prepare();
-    let http = http();
+    let http = http(Calls(Arc::clone(&port)));
     let connect = |stream: Transport, place: Place| {
         let (hub, routes, connection) = (Arc::clone(&hub), routes.clone(), Arc::clone(&place.connection));
         let from = PeerAddress(stream.peer_address());
@@ -142,7 +142,7 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
         });
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         let (served, stop) = (http.serve_connection(stream, answer), stop.clone());
-        tokio::spawn(async move {
+        port.run(async move {
             let served = async move {
                 tokio::pin!(served);
                 tokio::select! {
@@ -157,8 +157,8 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
     listener.serve(&port, stop.clone(), connect).await;
 }
 
-fn http() -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+fn http(calls: Calls) -> http2::Builder<Calls> {
+    let mut http = http2::Builder::new(calls);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .initial_stream_window_size(WINDOW)

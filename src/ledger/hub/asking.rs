@@ -127,7 +127,7 @@ impl WithUndo<'_> {
 impl Drop for WithUndo<'_> {
     fn drop(&mut self) {
         if let Undo::GiveBack(chain) = self.asked.leave() {
-            self.shared.give_back_all(vec![chain]);
+            self.shared.give_back_all(vec![*chain]);
         }
     }
 }

@@ -51,7 +51,7 @@ enum Waiting {
 #[derive(Debug)]
 pub(super) enum Undo {
     /// It is ours: give it back.
-    GiveBack(Chain),
+    GiveBack(Box<Chain>),
     Nothing,
 }
 
@@ -212,7 +212,9 @@ impl Peer {
 /// Only a reservation that this very sending made is ours to give back.
 fn undo_of_answer(answer: &Answer, chain: Chain) -> Undo {
     match answer {
-        Answer::Outcome(pb::Outcome { refusal: None, is_repeat: false, .. }) => Undo::GiveBack(chain),
+        Answer::Outcome(pb::Outcome { refusal: None, is_repeat: false, .. }) => {
+            Undo::GiveBack(Box::new(chain))
+        }
         _ => Undo::Nothing,
     }
 }
@@ -220,7 +222,7 @@ fn undo_of_answer(answer: &Answer, chain: Chain) -> Undo {
 fn undo_of_reply(reply: Reply, chain: &Chain) -> Undo {
     match reply {
         Ok(answer) => undo_of_answer(&answer, chain.clone()),
-        Err(Lost) => orphan(chain.clone()).map_or(Undo::Nothing, Undo::GiveBack),
+        Err(Lost) => orphan(chain.clone()).map_or(Undo::Nothing, |chain| Undo::GiveBack(Box::new(chain))),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn run(hub: Hub) {
         rounds.tick().await;
         round += 1;
         sample(&hub, Touched(hub.shared.take_touched())).await;
-        if round % LOWERING_ROUNDS == 0 {
+        if u64::is_multiple_of(round, LOWERING_ROUNDS) {
             look_at_lowering(&hub).await;
         }
     }

@@ -150,7 +150,7 @@ impl Stream<'_> {
                     if self.silent_looks > SILENT_LOOKS {
                         return "it has said nothing for 2 s".to_owned();
                     }
-                    self.is_ping_due = self.silent_looks % 2 == 0;
+                    self.is_ping_due = self.silent_looks.is_multiple_of(2);
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Stream<'_> {
             let Some(what) = answer.what else { continue };
             self.shared.answered();
             if let Undo::GiveBack(chain) = self.peer.answered(answer.number, what) {
-                self.shared.give_back_all(vec![chain]);
+                self.shared.give_back_all(vec![*chain]);
             }
         }
     }

@@ -49,7 +49,8 @@ fn what_is_not_a_chain_is_named() {
         change(&mut message);
         read_chain(&message, &account).unwrap_err()
     };
-    let rows: &[(&dyn Fn(&mut pb::Chain), &str)] = &[
+    type Change<'c> = &'c dyn Fn(&mut pb::Chain);
+    let rows: &[(Change<'_>, &str)] = &[
         (&|it| it.lease.clear(), "chain.lease: must have 1 to 128 bytes, and has 0"),
         (&|it| it.lease = "x".repeat(129), "chain.lease: must have 1 to 128 bytes, and has 129"),
         (&|it| it.keep = 99, "chain.keep: 99 is none of those that this hub knows"),

@@ -41,7 +41,7 @@ fn with_slab() -> Core<&'static str, Silent> {
     let core = Core::new(SlabUnits::default());
     let need = Need { limit: LIMIT, account: "a", units: 40, rules: rules(1_000, 10) };
     let mut asks = Asks::new();
-    let decision = core.request(&[need.clone()], false, 0, &mut At(1_000), &mut asks);
+    let decision = core.request(std::slice::from_ref(&need), false, 0, &mut At(1_000), &mut asks);
     let Decision::Ledger(aside) = decision else { panic!("{decision:?}") };
     core.settle(aside, Settled::Admitted, &mut At(1_001));
     let _ = core.request(&[Need { units: 1, ..need }], false, 0, &mut At(1_002), &mut asks);
