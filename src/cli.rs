@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod connect;
 mod serve;
 mod try_it;
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::connect::{Address, TlsArgs};
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
@@ -61,13 +63,15 @@ const CHECK_HELP: &str = "\
 Examples:
   sluice check
   sluice check --config-dir new --against http://127.0.0.1:8080    what would change, like a plan
+  sluice check --against https://sluice.mesh:8080 --ca ca.pem      the same where the admin port has TLS
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
 
 const TRY_HELP: &str = "\
 Examples:
   sluice try demo path=/hello
-  sluice try llm tenant=acme model=gpt-4o --hits 1200";
+  sluice try llm tenant=acme model=gpt-4o --hits 1200
+  sluice try --grpc sluice.mesh:8081 --ca ca.pem demo path=/hello    where the gRPC port has TLS";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -109,13 +113,17 @@ struct CheckArgs {
     /// Name every limit that a reload of these files would change in the server with this admin URL, and how
     #[arg(long, value_name = "URL")]
     against: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 #[derive(Debug, Args)]
 struct TryArgs {
-    /// The server's gRPC address
+    /// The server's gRPC address: host:port or unix:/path
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Listen,
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor
@@ -128,9 +136,11 @@ struct TryArgs {
 
 #[derive(Debug, Clone, Args)]
 struct BenchArgs {
-    /// The server's gRPC address
+    /// The server's gRPC address: host:port or unix:/path
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Listen,
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor; {} in a value stands for a number

@@ -5,6 +5,7 @@ mod label;
 mod log;
 mod per_limit;
 mod port;
+mod tls;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
+use self::tls::TlsMetrics;
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -138,7 +140,7 @@ pub struct Metrics {
     pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
-    tls_reloads: Family<ResultLabel, Counter>,
+    pub(crate) tls: TlsMetrics,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
@@ -179,7 +181,7 @@ impl Default for Metrics {
             slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
-            tls_reloads: Family::default(),
+            tls: TlsMetrics::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
@@ -279,15 +281,10 @@ impl Metrics {
             self.retry_budget_ratio.clone(),
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
-        r.register(
-            "sluice_tls_reloads",
-            "Loads of certificates and keys that changed",
-            self.tls_reloads.clone(),
-        );
+        self.tls.register(r);
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
-            drop(self.tls_reloads.get_or_create(&ResultLabel { result }));
         }
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -348,10 +345,6 @@ impl Metrics {
 
     pub(crate) fn reloaded(&self, ok: bool) {
         self.reloads.get_or_create(&ResultLabel::of(ok)).inc();
-    }
-
-    pub(crate) fn tls_reloaded(&self, ok: bool) {
-        self.tls_reloads.get_or_create(&ResultLabel::of(ok)).inc();
     }
 
     /// A named limit is none any more: its gauges would stand still.

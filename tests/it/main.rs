@@ -7,6 +7,8 @@
     reason = "numbers and types of tests are small"
 )]
 
+#[path = "../support/authority.rs"]
+mod authority;
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod fleet;
@@ -35,6 +37,9 @@ mod overage;
 mod ports;
 mod hints;
 mod matching;
+mod tls;
+mod tls_cli;
+mod tls_files;
 mod watching;
 
 mod live;

@@ -112,7 +112,7 @@ impl FromStr for LedgerUri {
     }
 }
 
-fn is_host_and_port(address: &str) -> bool {
+pub(crate) fn is_host_and_port(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let bare = !host.contains([':', '[', ']', '/', '@']) && !host.contains(char::is_whitespace);
     let named = !host.is_empty() && (bare || address.parse::<SocketAddr>().is_ok());
