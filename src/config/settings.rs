@@ -66,9 +66,15 @@ pub struct Admin {
     pub tls: Option<ServerFiles>,
 }
 
-/// The port where this Sluice is the ledger of others.
+/// Where other Sluices use this one's ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hub {
+    /// Absent: this instance is no hub.
+    pub listen: Option<SocketAddr>,
+    /// Holds the token that every sidecar must carry.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_HUB_TOKEN`.
+    pub token: Option<Secret>,
     pub tls: Option<ServerFiles>,
 }
 
@@ -86,6 +92,10 @@ pub struct Ledger {
     /// Work items that may wait.
     pub queue_max: usize,
     pub slabs: Slabs,
+    /// Holds the token that hubs want to see.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_LEDGER_TOKEN`.
+    pub token: Option<Secret>,
     /// Towards hubs.
     pub tls: Option<ClientFiles>,
 }
@@ -141,6 +151,8 @@ impl Default for Ledger {
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
             slabs: Slabs::On,
+            token_file: None,
+            token: None,
             tls: None,
         }
     }
@@ -185,10 +197,20 @@ static FILE: Shape = Shape {
 static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "tls"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
-static HUB: Shape = Shape { name: "`hub`", keys: &["tls"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file", "tls"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs", "tls"],
+    keys: &[
+        "uri",
+        "timeout_ms",
+        "on_failure",
+        "local_share",
+        "transfer_ids",
+        "queue_max",
+        "slabs",
+        "token_file",
+        "tls",
+    ],
     family: FAMILY,
 };
 static LEASES: Shape =
@@ -237,6 +259,8 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
         settings.admin.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("hub", &HUB) {
+        settings.hub.listen = fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0);
+        settings.hub.token_file = path(&fields, "token_file");
         settings.hub.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
@@ -265,6 +289,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
+    ledger.token_file = path(fields, "token_file");
     ledger.tls = tls::client(fields);
 }
 

@@ -25,6 +25,7 @@ mod wait;
 mod ask;
 mod testapp;
 mod wire;
+mod work;
 
 mod app;
 mod budget;
@@ -64,6 +65,15 @@ mod queue_simulation;
 mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
+
+mod hub;
+mod hub_cut;
+mod hub_faults;
+#[cfg(feature = "tigerbeetle")]
+mod hub_fleet;
+mod hub_hostile;
+mod hub_peers;
+mod hub_rows;
 
 mod demo;
 mod proto;
