@@ -69,7 +69,8 @@ use self::chain::{
 use self::successor::{Successor, bare};
 use self::undo::Undo;
 use super::{
-    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict, Want,
+    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld, Verdict,
+    Want,
 };
 use crate::clock;
 use crate::limit::{LeaseId, LimitSpec};
@@ -357,6 +358,13 @@ impl<L: Ledger> Ledger for Rotation<L> {
 
     fn is_shared(&self) -> bool {
         self.old.is_shared() || self.successor().is_some_and(Ledger::is_shared)
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        let Some(new) = self.successor() else { return self.old.tell_slabs(held) };
+        let held = held();
+        self.old.tell_slabs(|| held.clone());
+        new.tell_slabs(|| held);
     }
 
     fn sweep(&self) -> usize {
