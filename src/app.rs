@@ -11,13 +11,13 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{Admin, Gate};
+use crate::admin::{Admin, Gate, Part};
 use crate::admission::Admission;
 use crate::config::settings;
 use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
 use crate::config::settings::value::{LedgerUri, Listen};
-use crate::config::{Loaded, Problem, Settings};
-use crate::control::{Composed, Control, files, with_api};
+use crate::config::{Layout, Loaded, Problem, Settings};
+use crate::control::{Composed, Control, files, with_api, xds};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
@@ -47,8 +47,10 @@ const HOUSEKEEPING: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct Options {
     pub loaded: Loaded,
-    pub config_dir: PathBuf,
-    pub state_dir: PathBuf,
+    /// The hot files to watch.
+    pub files: Layout,
+    /// `None`: what the admin API changes lasts as long as this process.
+    pub state_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +72,9 @@ pub enum StartError {
 pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
+    /// Of `/rlconfig` and of the metrics, where those have ports of their own.
+    pub debug: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     pub service: Arc<Service>,
     pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
@@ -85,16 +90,23 @@ impl App {
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let Loaded { settings, hot, files } = options.loaded;
         let gate = gate(&settings)?;
-        let state = State::load(&options.state_dir)?;
+        let state = State::load(options.state_dir.as_deref())?;
         let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
         let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
-        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen)).await?;
-        let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
-        let grpc = bound(&grpc_listener, &settings.grpc.listen);
-        let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
-            Listen::Tcp(address) => address,
-            Listen::Unix(_) => settings.admin.listen,
-        };
+        let grpc = grpc_listener.address().unwrap_or_else(|_| settings.grpc.listen.clone());
+        let (admin_listener, admin) = bind_tcp("admin", settings.admin.listen).await?;
+        let mut admin_listeners = vec![(admin_listener, Part::Everything(gate))];
+        let (mut debug, mut metrics_port) = (None, None);
+        if let Some(in_place) = &settings.in_place {
+            let (listener, address) = bind_tcp("debug", in_place.debug).await?;
+            admin_listeners.push((listener, Part::Debug));
+            debug = Some(address);
+            if let Some((wish, path)) = &in_place.metrics {
+                let (listener, address) = bind_tcp("metrics", *wish).await?;
+                admin_listeners.push((listener, Part::Metrics(path.clone())));
+                metrics_port = Some(address);
+            }
+        }
         let signer = open_signer(&settings.leases)?;
         let metrics = Arc::new(Metrics::default());
         let (events, capacity_events) = mpsc::unbounded_channel();
@@ -125,15 +137,26 @@ impl App {
             Ok::<(), String>(())
         });
         let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
-        let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
-        tasks.run_until("the admin port", stop_admin.clone(), async {
-            serving_admin.await;
-            Ok::<(), String>(())
-        });
+        for (listener, part) in admin_listeners {
+            let (port, state) = (Arc::clone(&admin_port), admin_state.clone());
+            let serving_admin = admin::serve(listener, port, state, part, stop_admin.clone());
+            tasks.run_until("the admin port", stop_admin.clone(), async {
+                serving_admin.await;
+                Ok::<(), String>(())
+            });
+        }
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
-        tasks.run_forever("the files", files::run(Arc::clone(&control), options.config_dir, files));
+        if !options.files.is_empty() {
+            tasks.run_forever("the files", files::run(Arc::clone(&control), options.files, files));
+        }
+        if let Some(xds) = settings.config.xds {
+            if xds.must_answer {
+                service.wait_for_configuration();
+            }
+            tasks.run_forever("the xDS client", xds::run(Arc::clone(&control), xds));
+        }
         let Ok(health) = health_set.await else {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
@@ -141,7 +164,19 @@ impl App {
         tasks.run_forever("housekeeping", keep_house(Arc::clone(&service), health.clone()));
         let drain_wait = Duration::from_secs(settings.drain.wait_seconds);
         let tasks = supervisor;
-        Ok(Self { grpc, admin, service, control, stop_grpc, health, drain_wait, stop_admin, tasks })
+        Ok(Self {
+            grpc,
+            admin,
+            debug,
+            metrics: metrics_port,
+            service,
+            control,
+            stop_grpc,
+            health,
+            drain_wait,
+            stop_admin,
+            tasks,
+        })
     }
 
     /// Returns when a part of it ends by itself, which none should: which, and why.
@@ -189,6 +224,15 @@ async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartErr
     Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
 }
 
+async fn bind_tcp(name: &'static str, wish: SocketAddr) -> Result<(Listener, SocketAddr), StartError> {
+    let listener = bind(name, &Listen::Tcp(wish)).await?;
+    let address = match listener.address() {
+        Ok(Listen::Tcp(address)) => address,
+        _ => wish,
+    };
+    Ok((listener, address))
+}
+
 /// What signs lease tokens.
 fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
     let secrets = match &leases.secrets_file {
@@ -213,6 +257,9 @@ fn gate(settings: &Settings) -> Result<Gate, StartError> {
         (None, Some(file)) => Some(read_token(file).map_err(StartError::AdminToken)?),
         (None, None) => None,
     };
+    if settings.in_place.is_some() {
+        return Ok(Gate::in_place(token.as_ref()));
+    }
     check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::AdminToken)?;
     Ok(Gate::new(token.as_ref(), admin.open_reads))
 }

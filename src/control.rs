@@ -1,6 +1,6 @@
 //! Control: the one place that changes what is live.
 //!
-//! Sources (`files` is one) say what they have now, all of it; `compose` puts them and what the admin API made together. Both
+//! Sources (`files`, `xds`) say what they have now, all of it; `compose` puts them and what the admin API made together. Both
 //! end here, one change at a time, and each replaces the whole snapshot. The rules:
 //!
 //! * A source goes live whole or not at all, and a mistake in one holds up only that one.
@@ -17,6 +17,7 @@ mod compose;
 mod reload;
 
 pub mod files;
+pub mod xds;
 
 mod write;
 mod provision;

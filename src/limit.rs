@@ -105,16 +105,26 @@ pub enum Origin {
         path: Arc<str>,
         line: u32,
     },
+    /// Sent by an xDS server. The name of the resource, which begins with `xds:`.
+    Xds(Arc<str>),
     /// Created through the admin API.
     Api,
     /// Sent by Envoy with the descriptor.
     Override,
 }
 
+impl Origin {
+    /// Another place defines it, so that the admin API can't.
+    pub(crate) fn is_source(&self) -> bool {
+        matches!(self, Origin::File { .. } | Origin::Xds(_))
+    }
+}
+
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Origin::File { path, line } => write!(f, "{path}:{line}"),
+            Origin::Xds(resource) => f.write_str(resource),
             Origin::Api => f.write_str("api"),
             Origin::Override => f.write_str("override"),
         }

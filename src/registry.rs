@@ -13,7 +13,7 @@ pub mod outline;
 
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use crate::ledger::{Account, Accounts, Want};
 use crate::limit::key::Entry;
@@ -42,6 +42,8 @@ impl NamedLimit {
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     domains: AHashMap<Box<str>, Arc<Level>>,
+    /// Domains in which a limit that comes with a request has `charge: always`.
+    always: AHashSet<Box<str>>,
     named: AHashMap<LimitKey, Arc<NamedLimit>>,
 }
 
@@ -55,6 +57,11 @@ impl Registry {
                 Ok(())
             }
         }
+    }
+
+    /// Limits that come with requests of this domain have `charge: always`.
+    pub(crate) fn charge_overrides_always(&mut self, domain: &str) {
+        self.always.insert(domain.into());
     }
 
     /// Adds a named limit; `Err` with the one that already has the key.

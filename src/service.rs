@@ -36,6 +36,8 @@ pub struct Service {
     lease_api: Arc<DomainCounters>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
+    /// The source of the limits has not said anything yet, and nobody may be let in without them.
+    unconfigured: AtomicBool,
     calls: TaskTracker,
     /// Of the gRPC port.
     connections: TaskTracker,
@@ -44,10 +46,22 @@ pub struct Service {
 impl Service {
     pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
         let lease_api = metrics.domain(LEASE_API);
-        let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
+        let (draining, unconfigured) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (calls, connections) = (TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
         let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
-        Self { live, admission, leases, queue, metrics, lease_api, draining, calls, connections }
+        Self {
+            live,
+            admission,
+            leases,
+            queue,
+            metrics,
+            lease_api,
+            draining,
+            unconfigured,
+            calls,
+            connections,
+        }
     }
 
     /// Held by whoever works on a call, so that stopping can wait for it.
@@ -75,11 +89,30 @@ impl Service {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Ready to be sent requests; the reason if not.
-    pub(crate) fn ready(&self) -> Result<(), String> {
+    /// Not ready until [`configured`](Self::configured).
+    pub(crate) fn wait_for_configuration(&self) {
+        self.unconfigured.store(true, Ordering::Release);
+    }
+
+    /// The source of the limits has said what they are, even if there are none.
+    pub(crate) fn configured(&self) {
+        self.unconfigured.store(false, Ordering::Release);
+    }
+
+    /// The start is done and the end has not begun; the reason if not. Nothing of this is the ledger's.
+    pub(crate) fn started(&self) -> Result<(), String> {
         if self.draining.load(Ordering::Acquire) {
             return Err("draining".to_owned());
         }
+        match self.unconfigured.load(Ordering::Acquire) {
+            true => Err("the xDS server has not sent the limits yet".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Ready to be sent requests; the reason if not.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        self.started()?;
         self.admission.ledger.ready()
     }
 }

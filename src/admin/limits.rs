@@ -96,7 +96,7 @@ pub(crate) async fn put(
     let json = json_body(body)?;
     // Before all else: a limit of a file is not ours, whatever is wrong with the rest.
     let key = json.get("key").and_then(serde_json::Value::as_str);
-    if let Some(origin @ Origin::File { .. }) = key.and_then(|key| control.owner(key)) {
+    if let Some(origin) = key.and_then(|key| control.owner(key)).filter(Origin::is_source) {
         return Err(WriteError::OwnedByFile(origin).into());
     }
     let (key, spec) = limit_from_json(&json, "body").map_err(WriteError::Invalid)?;

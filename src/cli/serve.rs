@@ -11,7 +11,7 @@ use super::check::print_problems;
 use super::{ServeArgs, admin_token, complain};
 use crate::app::{App, Options};
 use crate::config::settings::value::LogFormat;
-use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
+use crate::config::{self, DEFAULT_DIR, Settings};
 use crate::telemetry;
 
 pub(super) fn run(args: ServeArgs) -> ExitCode {
@@ -23,9 +23,9 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
         }
     };
     let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
-    let state_dir = args.state_dir.clone();
+    let state_dir = Some(args.state_dir.clone());
     put_over(&mut loaded.settings, args);
-    match start(loaded, config_dir, state_dir) {
+    match start(Options { loaded, files: config_dir.into(), state_dir }) {
         Ok(code) => code,
         Err(error) => complain(&error),
     }
@@ -45,15 +45,16 @@ fn put_over(settings: &mut Settings, args: ServeArgs) {
     settings.admin.token = admin_token();
 }
 
-fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Result<ExitCode> {
-    let settings = &loaded.settings;
+/// Serves until a signal.
+pub(super) fn start(options: Options) -> anyhow::Result<ExitCode> {
+    let settings = &options.loaded.settings;
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
-    for warning in &loaded.hot.warnings {
+    for warning in &options.loaded.hot.warnings {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(serve(Options { loaded, config_dir, state_dir }))
+    runtime.block_on(serve(options))
 }
 
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {
@@ -61,7 +62,10 @@ async fn serve(options: Options) -> anyhow::Result<ExitCode> {
     let mut stop = Stop::new().context("signals can't be watched")?;
     let ledger = options.loaded.settings.ledger.uri.clone();
     let app = App::start(options).await?;
-    let addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
+    let mut addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
+    for (name, address) in [("debug", app.debug), ("metrics", app.metrics)] {
+        addresses.extend(address.map(|address| format!("{name} listening on {address}\n")));
+    }
     // A script that only wanted the first line may have closed the pipe: that is no reason to stop.
     let _ = std::io::stdout().write_all(addresses.as_bytes()).and_then(|()| std::io::stdout().flush());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), grpc = %app.grpc, admin = %app.admin, %ledger, "started");

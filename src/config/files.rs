@@ -11,6 +11,102 @@ use super::problem::Problem;
 use super::source::{Content, Document};
 use super::yaml::FILE_BYTES_MAX;
 
+/// Where the hot files are.
+#[derive(Debug, Clone, Default)]
+pub struct Layout {
+    /// With `limits/` and `retry_policy.yaml`.
+    pub dir: Option<PathBuf>,
+    /// Limits as envoyproxy/ratelimit has them, in the place of `limits/`.
+    pub runtime: Option<Runtime>,
+}
+
+/// A directory of envoyproxy/ratelimit: everything in it and below it is a limits file.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    /// If there is a directory `config` in it, only what is in that counts.
+    pub root: PathBuf,
+    /// Also what begins with a dot.
+    pub dot_files: bool,
+}
+
+/// Directories below that one. Links to directories are not followed, so there is no way around in a circle.
+const RUNTIME_DEPTH_MAX: usize = 8;
+
+impl From<PathBuf> for Layout {
+    fn from(dir: PathBuf) -> Self {
+        Self { dir: Some(dir), runtime: None }
+    }
+}
+
+impl Layout {
+    /// Whether there is anything to watch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.dir.is_none() && self.runtime.is_none()
+    }
+
+    /// The directories whose changes matter.
+    pub(crate) fn watched(&self) -> Vec<PathBuf> {
+        let own = self.dir.iter().flat_map(|dir| [dir.clone(), dir.join("limits")]);
+        let runtime = self.runtime.iter().flat_map(|runtime| [runtime.root.clone(), runtime.dir()]);
+        own.chain(runtime).collect()
+    }
+
+    /// Whether any of it is there.
+    pub(crate) fn exists(&self) -> bool {
+        self.runtime.is_some() || self.dir.as_ref().is_some_and(|dir| dir.exists())
+    }
+
+    /// All files as they are now.
+    pub(crate) fn read(&self) -> Files {
+        let Some(runtime) = &self.runtime else {
+            return self.dir.as_ref().map_or_else(Files::default, |dir| Files::read(dir));
+        };
+        let mut content = Content::default();
+        match runtime.list() {
+            Ok(paths) => read_limits(&paths, &mut content),
+            Err(problem) => content.problems.push(problem),
+        }
+        if let Some(dir) = &self.dir {
+            read_policy(dir, &mut content);
+        }
+        Files { content: Arc::new(content), limits_missing: false }
+    }
+}
+
+impl Runtime {
+    fn dir(&self) -> PathBuf {
+        let inner = self.root.join("config");
+        if inner.is_dir() { inner } else { self.root.clone() }
+    }
+
+    fn list(&self) -> Result<Vec<PathBuf>, Problem> {
+        let dir = self.dir();
+        check_dir(&dir)?;
+        let mut paths = Vec::new();
+        self.gather(&dir, 0, &mut paths)?;
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn gather(&self, dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> Result<(), Problem> {
+        for entry in fs::read_dir(dir).map_err(|error| unlisted(dir, &error))? {
+            let entry = entry.map_err(|error| unlisted(dir, &error))?;
+            if !self.dot_files && entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let path = entry.path();
+            match entry.file_type().map_err(|error| unlisted(dir, &error))? {
+                kind if kind.is_dir() && depth < RUNTIME_DEPTH_MAX => self.gather(&path, depth + 1, paths)?,
+                kind if kind.is_dir() => return Err(problem(&path, "lies too deep to be read")),
+                // A link to a directory.
+                _ if path.is_dir() => {}
+                _ => paths.push(path),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The hot files of a directory as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Files {
@@ -29,21 +125,27 @@ impl Files {
         }
         let limits_missing = fs::symlink_metadata(dir.join("limits")).is_err();
         match list_limits(&dir.join("limits")) {
-            Ok(paths) => {
-                for path in paths {
-                    match read_file(&path) {
-                        Ok(file) => content.limits.extend(file),
-                        Err(problem) => content.problems.push(problem),
-                    }
-                }
-            }
+            Ok(paths) => read_limits(&paths, &mut content),
             Err(problem) => content.problems.push(problem),
         }
-        match read_file(&dir.join("retry_policy.yaml")) {
-            Ok(file) => content.retry_policy = file,
-            Err(problem) => content.problems.push(problem),
-        }
+        read_policy(dir, &mut content);
         Self { content: Arc::new(content), limits_missing }
+    }
+}
+
+fn read_limits(paths: &[PathBuf], content: &mut Content) {
+    for path in paths {
+        match read_file(path) {
+            Ok(file) => content.limits.extend(file),
+            Err(problem) => content.problems.push(problem),
+        }
+    }
+}
+
+fn read_policy(dir: &Path, content: &mut Content) {
+    match read_file(&dir.join("retry_policy.yaml")) {
+        Ok(file) => content.retry_policy = file,
+        Err(problem) => content.problems.push(problem),
     }
 }
 
@@ -70,11 +172,11 @@ fn list_limits(dir: &Path) -> Result<Vec<PathBuf>, Problem> {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             return Err(problem(dir, "must be a directory of limits files"));
         }
-        Err(error) => return Err(problem(dir, format!("can't be listed: {error}"))),
+        Err(error) => return Err(unlisted(dir, &error)),
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let name = entry.map_err(|error| problem(dir, format!("can't be listed: {error}")))?.file_name();
+        let name = entry.map_err(|error| unlisted(dir, &error))?.file_name();
         let is_yaml =
             Path::new(&name).extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         if is_yaml && !name.as_encoded_bytes().starts_with(b".") {
@@ -114,6 +216,10 @@ fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Problem {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
     Problem { line: u32::try_from(line).unwrap_or(u32::MAX), ..problem(path, "is not UTF-8 text") }
+}
+
+fn unlisted(dir: &Path, error: &std::io::Error) -> Problem {
+    problem(dir, format!("can't be listed: {error}"))
 }
 
 fn problem(path: &Path, message: impl Into<String>) -> Problem {

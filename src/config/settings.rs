@@ -3,6 +3,7 @@
 //! Flags and `SLUICE_*` variables are put over these by the command line, with the same value types. Refuses to know
 //! limits, and to read the files that it names: that is [`secret`]'s, when the server starts.
 
+pub mod ratelimit;
 pub mod secret;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,8 @@ pub mod value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+pub use self::ratelimit::Xds;
+use self::ratelimit::{InPlace, LimitHeaders, Metrics};
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink};
@@ -40,13 +43,27 @@ pub struct Settings {
     pub ledger: Ledger,
     pub leases: Leases,
     pub limits: Limits,
+    pub config: Config,
+    pub metrics: Metrics,
     pub drain: Drain,
     pub log: Log,
+    /// Only under the name `ratelimit`.
+    pub in_place: Option<InPlace>,
+}
+
+/// Where limits come from beside the files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Config {
+    pub xds: Option<Xds>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grpc {
     pub listen: Listen,
+    /// Answers tell in their dynamic metadata what was asked, as envoyproxy/ratelimit's do.
+    pub response_dynamic_metadata: bool,
+    /// Only under the name `ratelimit`.
+    pub limit_headers: Option<LimitHeaders>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +121,7 @@ pub struct Log {
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { listen: Listen::Tcp(loopback(8081)) }
+        Self { listen: Listen::Tcp(loopback(8081)), response_dynamic_metadata: false, limit_headers: None }
     }
 }
 
@@ -150,13 +167,14 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] = &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG];
+static FAMILY: &[&Shape] =
+    &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &CONFIG, &XDS, &METRICS, &DRAIN, &LOG];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "ledger", "leases", "limits", "drain", "log"],
+    keys: &["grpc", "admin", "ledger", "leases", "limits", "config", "metrics", "drain", "log"],
     family: FAMILY,
 };
-static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen"], family: FAMILY };
+static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "response_dynamic_metadata"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
 static LEDGER: Shape = Shape {
@@ -167,6 +185,9 @@ static LEDGER: Shape = Shape {
 static LEASES: Shape =
     Shape { name: "`leases`", keys: &["secrets", "secrets_file", "book_max"], family: FAMILY };
 static LIMITS: Shape = Shape { name: "`limits`", keys: &["dynamic_keys_max"], family: FAMILY };
+static CONFIG: Shape = Shape { name: "`config`", keys: &["xds"], family: FAMILY };
+static XDS: Shape = Shape { name: "`xds`", keys: &["server", "node_id"], family: FAMILY };
+static METRICS: Shape = Shape { name: "`metrics`", keys: &["ratelimit_names"], family: FAMILY };
 static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: FAMILY };
 static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
 
@@ -201,6 +222,7 @@ pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> Settings
 fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("grpc", &GRPC) {
         set(&mut settings.grpc.listen, fields.parsed("listen"));
+        settings.grpc.response_dynamic_metadata = fields.flag("response_dynamic_metadata");
     }
     if let Some(fields) = fields.map("admin", &ADMIN) {
         set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
@@ -215,6 +237,12 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     }
     if let Some(fields) = fields.map("limits", &LIMITS) {
         set(&mut settings.limits.dynamic_keys_max, count(&fields, "dynamic_keys_max", REMEMBERED_MAX));
+    }
+    if let Some(fields) = fields.map("config", &CONFIG) {
+        settings.config.xds = fields.map("xds", &XDS).and_then(|fields| ratelimit::xds(&fields));
+    }
+    if let Some(fields) = fields.map("metrics", &METRICS) {
+        settings.metrics.ratelimit_names = fields.flag("ratelimit_names");
     }
     if let Some(fields) = fields.map("drain", &DRAIN) {
         set(&mut settings.drain.wait_seconds, fields.whole("wait_seconds", 0..=DRAIN_WAIT_SECONDS_MAX));

@@ -251,9 +251,10 @@ fn place(level: &mut Level, fields: &Fields<'_>, node: Node, before: &[Value<'_>
     match level.insert(key, value, node) {
         Ok(()) => {}
         Err(PlaceError::Duplicate) => fields.sink.mistake(fields.line, &fields.at, || {
-            let first =
-                before.iter().find(|other| is_descriptor(other, key, value)).map_or(0, |other| other.line);
-            format!("has the key and value of the descriptor on line {first}")
+            match before.iter().find(|other| is_descriptor(other, key, value)).map_or(0, |other| other.line) {
+                0 => "has the key and value of another descriptor before it".to_owned(),
+                first => format!("has the key and value of the descriptor on line {first}"),
+            }
         }),
         Err(PlaceError::Shadowed { by }) => {
             let text =

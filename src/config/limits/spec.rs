@@ -89,7 +89,8 @@ pub(crate) fn requests_per(
 }
 
 pub(crate) fn origin(fields: &Fields<'_>) -> Origin {
-    Origin::File { path: Arc::clone(&fields.sink.file), line: fields.line }
+    let name = Arc::clone(&fields.sink.file);
+    if fields.sink.is_resource { Origin::Xds(name) } else { Origin::File { path: name, line: fields.line } }
 }
 
 fn capacity(fields: &Fields<'_>) -> Option<u64> {
