@@ -5,6 +5,7 @@
 
 mod attempt;
 mod chain;
+mod counts;
 mod decision;
 mod findings;
 mod hint;
@@ -93,6 +94,12 @@ impl Admission {
         let domain = snapshot.domain(request.domain);
         let decided = self.decide_uncounted(snapshot, domain, request).await;
         self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+        if let Some(ratelimit) = &self.metrics.ratelimit {
+            match &decided {
+                Ok(_) => ratelimit.answered(),
+                Err(error) => ratelimit.failed(matches!(error, DecideError::Ledger(_))),
+            }
+        }
         let decision = decided?;
         let counters = &domain.counters;
         match &decision.denial {
@@ -139,8 +146,8 @@ impl Admission {
         let never = never_fits(plan);
         if !never.is_empty() && !findings.leave_out(plan, never) {
             findings.failed |= never;
-            self.count_per_limit(plan, &findings);
             self.peek_the_rest(plan, &mut findings);
+            self.count_per_limit(plan, &findings, false);
             return Ok(Decision::denied(plan, name, findings, Reason::NeverFits, None));
         }
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
@@ -173,10 +180,10 @@ impl Admission {
             }
             Ok(Reserved::Refused(code)) => {
                 let reason = reason_of(code);
-                self.count_per_limit(plan, &findings);
                 let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
                 self.peek_the_rest(plan, &mut findings);
                 findings.believe_the_refusal(plan, code);
+                self.count_per_limit(plan, &findings, false);
                 let denied = Decision::denied(plan, name, findings, reason, Some(hint.ms));
                 return Ok(Decision { refused: Some(code), ..denied });
             }
@@ -190,9 +197,9 @@ impl Admission {
         // From here on it succeeds.
         taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
-        self.count_per_limit(plan, &findings);
         note_allowed(plan, &findings, &snapshot.retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
+        self.count_per_limit(plan, &findings, true);
         Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
     }
 
@@ -269,18 +276,10 @@ impl Admission {
         reason: Reason,
         now_ms: u64,
     ) -> Decision {
-        self.count_per_limit(plan, &findings);
         let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
         self.peek_the_rest(plan, &mut findings);
+        self.count_per_limit(plan, &findings, false);
         Decision::denied(plan, name, findings, reason, Some(hint.ms))
-    }
-
-    /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
-    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
-        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
-            let is_over = (findings.failed | findings.left_out).contains(index);
-            self.metrics.limit_decided(requirement.account.key.as_str(), !is_over);
-        }
     }
 
     /// What is free of the limit of a requirement, where that costs no round trip.

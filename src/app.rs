@@ -25,6 +25,7 @@ use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBe
 use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Slabs};
 use crate::listen::{Listener, descriptors};
 use crate::service::Service;
+use crate::service::check::Tells;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
@@ -108,7 +109,13 @@ impl App {
             }
         }
         let signer = open_signer(&settings.leases)?;
-        let metrics = Arc::new(Metrics::default());
+        let metrics = match &settings.metrics {
+            wanted if wanted.ratelimit_names => {
+                Metrics::default().with_ratelimit_names(wanted.near_limit_ratio)
+            }
+            _ => Metrics::default(),
+        };
+        let metrics = Arc::new(metrics);
         let (events, capacity_events) = mpsc::unbounded_channel();
         let ledger = open_ledger(&settings, &metrics, events)?;
         metrics.reloaded(true);
@@ -118,7 +125,11 @@ impl App {
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
         let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
-        let service = Arc::new(Service::new(live, admission, leases, metrics));
+        let tells = Tells {
+            dynamic_metadata: settings.grpc.response_dynamic_metadata,
+            limit_headers: settings.grpc.limit_headers.clone(),
+        };
+        let service = Arc::new(Service::new(live, admission, leases, metrics, tells));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();
         let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));

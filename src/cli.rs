@@ -4,10 +4,12 @@
 
 mod bench;
 mod check;
+mod ratelimit;
 mod serve;
 mod try_it;
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -31,6 +33,12 @@ enum Command {
     /// standard error. SIGTERM drains and exits 0; a second one exits at once.
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
+    /// Serve in the place of envoyproxy/ratelimit, with that program's environment
+    ///
+    /// The same as calling this program by the name `ratelimit`. Takes HOST, PORT, GRPC_PORT, CONFIG_TYPE and the others from
+    /// the environment, the ledger from SLUICE_LEDGER, and ignores arguments. docs/envoy-gateway.md has the list.
+    #[command(after_help = RATELIMIT_HELP)]
+    Ratelimit(RatelimitArgs),
     /// Name every mistake of every file, with its line
     ///
     /// Reads the same files as `serve`, and exits 1 if anything in them is wrong.
@@ -54,6 +62,11 @@ Examples:
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+
+const RATELIMIT_HELP: &str = "\
+Examples:
+  CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 sluice ratelimit
+  RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit SLUICE_LEDGER=tigerbeetle:0@tb-0:3000 sluice ratelimit";
 
 const CHECK_HELP: &str = "\
 Examples:
@@ -95,6 +108,13 @@ struct ServeArgs {
     /// memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…] [default: memory]
     #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
     ledger: Option<LedgerUri>,
+}
+
+#[derive(Debug, Args)]
+struct RatelimitArgs {
+    /// Ignored
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    ignored: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -169,8 +189,18 @@ fn entry(text: &str) -> Result<(String, String), String> {
 }
 
 impl Cli {
+    /// The command that `arguments` ask for, the name of the program first. Under the name `ratelimit` it is always that one.
+    pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let program = arguments.next().unwrap_or_default();
+        if Path::new(&program).file_name() == Some(OsStr::new(ratelimit::NAME)) {
+            return Ok(Self { command: Command::Ratelimit(RatelimitArgs { ignored: arguments.collect() }) });
+        }
+        Self::try_parse_from([program].into_iter().chain(arguments))
+    }
+
     pub fn run(self) -> ExitCode {
         match self.command {
+            Command::Ratelimit(RatelimitArgs { ignored }) => ratelimit::run(&ignored),
             Command::Serve(args) => serve::run(args),
             Command::Check(args) => check::run(&args),
             Command::Try(args) => try_it::run(&args),

@@ -83,6 +83,12 @@ impl Control {
         control
     }
 
+    /// Said to whoever changes something that will be gone when this process ends; `None` if it is kept.
+    pub(crate) async fn until_exit(&self) -> Option<&'static str> {
+        let is_kept = self.owned.lock().await.state.is_kept();
+        (!is_kept).then_some("holds until this process exits: there is no state directory (SLUICE_STATE_DIR)")
+    }
+
     pub(crate) fn health(&self) -> Health {
         self.health.lock().clone()
     }

@@ -131,6 +131,24 @@ impl std::fmt::Display for Origin {
     }
 }
 
+/// What envoyproxy/ratelimit's metrics call a limit: by the descriptors that lead to it, each as `key_value`, or as `key` where
+/// it stands for any value. What lies deeper than the second is part of the second.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MetricName {
+    pub domain: String,
+    pub key1: String,
+    /// Empty if there is one descriptor.
+    pub key2: String,
+}
+
+impl MetricName {
+    pub(crate) fn new(domain: &str, mut descriptors: impl Iterator<Item = String>) -> Self {
+        let key1 = descriptors.next().unwrap_or_default();
+        let key2 = descriptors.collect::<Vec<_>>().join(".");
+        Self { domain: domain.to_owned(), key1, key2 }
+    }
+}
+
 /// What one rule says about a limit. Every value of a key-only descriptor shares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitSpec {
@@ -145,6 +163,8 @@ pub struct LimitSpec {
     pub unit: String,
     pub description: String,
     pub origin: Origin,
+    /// Of a limit that one descriptor has for itself.
+    pub metric: Option<Arc<MetricName>>,
 }
 
 /// What one request costs a limit.

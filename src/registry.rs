@@ -20,7 +20,7 @@ use crate::limit::key::Entry;
 use crate::limit::{LimitKey, LimitSpec};
 
 pub use plan::{Ask, Enforcement, OverrideLimit, Plan, PlanError, Requirement, Wanted};
-pub use tree::{Level, Node, PlaceError, Rule, Target};
+pub use tree::{Level, Metadata, Node, PlaceError, Rule, Target};
 
 /// A limit with a name of its own, shared by whatever refers to it.
 #[derive(Debug)]
@@ -98,6 +98,12 @@ impl Registry {
 
     pub fn domain(&self, name: &str) -> Option<&Level> {
         self.domains.get(name).map(|level| &**level)
+    }
+
+    /// Where a descriptor leads, unless it brings its own limit.
+    pub(crate) fn node(&self, domain: &str, ask: &Ask<'_>) -> Option<&Node> {
+        let level = self.domain(domain).filter(|_| ask.limit.is_none())?;
+        tree::find(level, &ask.entries).map(|found| found.node)
     }
 
     /// The limit that `key` names: a named one, or a derived one whether or not a request ever used it.

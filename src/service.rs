@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::check::Tells;
 use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
@@ -34,6 +35,7 @@ pub struct Service {
     pub queue: Queue,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
+    pub(crate) tells: Tells,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     /// The source of the limits has not said anything yet, and nobody may be let in without them.
@@ -44,7 +46,13 @@ pub struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        live: Live,
+        admission: Admission,
+        leases: Leases,
+        metrics: Arc<Metrics>,
+        tells: Tells,
+    ) -> Self {
         let lease_api = metrics.domain(LEASE_API);
         let (draining, unconfigured) = (AtomicBool::new(false), AtomicBool::new(false));
         let (calls, connections) = (TaskTracker::new(), TaskTracker::new());
@@ -57,6 +65,7 @@ impl Service {
             queue,
             metrics,
             lease_api,
+            tells,
             draining,
             unconfigured,
             calls,

@@ -1,10 +1,12 @@
 //! Logs and metrics: how they are set up, and the counters that more than one module touches.
 
+mod bounded;
 mod histogram;
 mod label;
 mod log;
 mod per_limit;
 mod port;
+mod ratelimit;
 
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
+pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -112,6 +115,8 @@ pub struct Metrics {
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
     ports: Ports,
+    /// Under the names of envoyproxy/ratelimit, if that is wanted.
+    pub(crate) ratelimit: Option<RatelimitMetrics>,
 }
 
 impl Default for Metrics {
@@ -150,6 +155,7 @@ impl Default for Metrics {
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
             ports: Ports::default(),
+            ratelimit: None,
         };
         metrics.register();
         metrics
@@ -255,6 +261,14 @@ impl Metrics {
             self.shadow_denials.clone(),
         );
         self.ports.register(r);
+    }
+
+    /// Also under the names of envoyproxy/ratelimit. What is used beyond `near_ratio` of a limit is near it.
+    pub(crate) fn with_ratelimit_names(mut self, near_ratio: f64) -> Self {
+        let loads = ["ok", "error"].map(|result| self.reloads.get_or_create_owned(&ResultLabel { result }));
+        let seconds = &self.decision_seconds;
+        self.ratelimit = Some(RatelimitMetrics::register(&mut self.registry, near_ratio, seconds, loads));
+        self
     }
 
     pub(crate) fn port(&self, port: &'static str) -> PortMetrics {

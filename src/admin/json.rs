@@ -36,7 +36,7 @@ pub(crate) async fn post(
 ) -> Result<Response, ApiError> {
     let request = parse(&body?)?;
     let checked = service.check(check::parse(&request, None)?).await.map_err(WireError::from)?;
-    let (response, unsent) = check::response(checked);
+    let (response, unsent) = check::response(checked, &request, &service.tells);
     let status = match response.overall_code() {
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,

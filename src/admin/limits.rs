@@ -32,6 +32,9 @@ pub(crate) struct LimitView<'l> {
     origin: String,
     /// What this instance holds of it to hand out by itself.
     slab: Option<SlabBody>,
+    /// Only of one that was just written, and only where it is not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,6 +70,7 @@ impl<'l> LimitView<'l> {
             debt: balance.map(|balance| balance.debt),
             origin: spec.origin.to_string(),
             slab: state.slab.map(SlabBody::from),
+            note: None,
         }
     }
 }
@@ -101,7 +105,8 @@ pub(crate) async fn put(
     }
     let (key, spec) = limit_from_json(&json, "body").map_err(WriteError::Invalid)?;
     let limit = control.put_limit(key, spec).await?;
-    Ok(Json(LimitView::new(&service.written_limit(limit).await)).into_response())
+    let (state, note) = (service.written_limit(limit).await, control.until_exit().await);
+    Ok(Json(LimitView { note, ..LimitView::new(&state) }).into_response())
 }
 
 pub(crate) async fn delete(

@@ -25,7 +25,7 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
     let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
     let state_dir = Some(args.state_dir.clone());
     put_over(&mut loaded.settings, args);
-    match start(Options { loaded, files: config_dir.into(), state_dir }) {
+    match start(Options { loaded, files: config_dir.into(), state_dir }, || {}) {
         Ok(code) => code,
         Err(error) => complain(&error),
     }
@@ -43,13 +43,19 @@ fn put_over(settings: &mut Settings, args: ServeArgs) {
         settings.ledger.uri = uri;
     }
     settings.admin.token = admin_token();
+    if let Some(xds) = &mut settings.config.xds
+        && std::env::var("FORCE_START_WITHOUT_INITIAL_CONFIG").is_ok_and(|value| value == "true")
+    {
+        xds.must_answer = false;
+    }
 }
 
-/// Serves until a signal.
-pub(super) fn start(options: Options) -> anyhow::Result<ExitCode> {
+/// Serves until a signal. `say` is called as soon as something can be logged.
+pub(super) fn start(options: Options, say: impl FnOnce()) -> anyhow::Result<ExitCode> {
     let settings = &options.loaded.settings;
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
+    say();
     for warning in &options.loaded.hot.warnings {
         tracing::warn!("{warning}");
     }

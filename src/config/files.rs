@@ -23,8 +23,9 @@ pub struct Layout {
 /// A directory of envoyproxy/ratelimit: everything in it and below it is a limits file.
 #[derive(Debug, Clone)]
 pub struct Runtime {
-    /// If there is a directory `config` in it, only what is in that counts.
     pub root: PathBuf,
+    /// If there is a directory of this name in it, only what is in that counts. Usually `config`.
+    pub inner: String,
     /// Also what begins with a dot.
     pub dot_files: bool,
 }
@@ -75,7 +76,7 @@ impl Layout {
 
 impl Runtime {
     fn dir(&self) -> PathBuf {
-        let inner = self.root.join("config");
+        let inner = self.root.join(&self.inner);
         if inner.is_dir() { inner } else { self.root.clone() }
     }
 

@@ -99,7 +99,7 @@ fn assemble(roots: &[Fields<'_>], previous: Option<&Registry>) -> Registry {
         named.declare(root, &mut registry);
     }
     for root in roots {
-        let level = Reader::new(root.sink, &named).descriptors(root);
+        let level = Reader::new(root, &named).descriptors(root);
         if let Some(domain) = root.text("domain") {
             // A domain that is there twice has been reported, and nothing is served then.
             let _ = registry.add_domain(domain, level);

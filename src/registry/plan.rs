@@ -180,6 +180,7 @@ impl Plan {
             unit: "requests".to_owned(),
             description: String::new(),
             origin: Origin::Override,
+            metric: None,
         };
         let index = self.add(Requirement {
             account: accounts.of(key),

@@ -53,6 +53,7 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
         unit: unit.unwrap_or_default().to_owned(),
         description: description.unwrap_or_default().to_owned(),
         origin: origin(fields),
+        metric: None,
     })
 }
 
@@ -85,6 +86,7 @@ pub(crate) fn requests_per(
         unit: "requests".to_owned(),
         description: String::new(),
         origin,
+        metric: None,
     }
 }
 
