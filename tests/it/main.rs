@@ -7,6 +7,9 @@
     reason = "numbers and types of tests are small"
 )]
 
+#[path = "../support/ads.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod ads;
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod fleet;
@@ -45,6 +48,9 @@ mod live_state;
 #[cfg(feature = "tigerbeetle")]
 mod live_tigerbeetle;
 mod live_token;
+
+mod ratelimit;
+mod xds;
 
 mod lease_rows;
 mod lease_scenario;
