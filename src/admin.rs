@@ -51,6 +51,7 @@ use crate::listen::Listener;
 use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
 use crate::telemetry::Metrics;
+use crate::tls::Certificates;
 use body::BODY_BYTES_MAX;
 use error::ApiError;
 pub(crate) use gate::Gate;
@@ -67,6 +68,7 @@ const LIMIT_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) control: Arc<Control>,
+    pub(crate) certificates: Arc<Certificates>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -78,6 +80,12 @@ impl FromRef<Admin> for Arc<Service> {
 impl FromRef<Admin> for Arc<Control> {
     fn from_ref(admin: &Admin) -> Self {
         Arc::clone(&admin.control)
+    }
+}
+
+impl FromRef<Admin> for Arc<Certificates> {
+    fn from_ref(admin: &Admin) -> Self {
+        Arc::clone(&admin.certificates)
     }
 }
 

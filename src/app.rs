@@ -30,6 +30,7 @@ use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
 use crate::telemetry::Metrics;
+use crate::tls::{self, Alpn, Certificates};
 use crate::{admin, clock, grpc, queue};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
@@ -66,6 +67,8 @@ pub enum StartError {
     AdminToken(String),
     #[error(transparent)]
     State(#[from] Broken),
+    #[error("{0}.tls: {1}")]
+    Tls(&'static str, tls::FileError),
 }
 
 /// A running server.
@@ -93,22 +96,6 @@ impl App {
         let gate = gate(&settings)?;
         let state = State::load(options.state_dir.as_deref())?;
         let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
-        let grpc_listener = bind("grpc", &settings.grpc.listen).await?;
-        let grpc = grpc_listener.address().unwrap_or_else(|_| settings.grpc.listen.clone());
-        let (admin_listener, admin) = bind_tcp("admin", settings.admin.listen).await?;
-        let mut admin_listeners = vec![(admin_listener, Part::Everything(gate))];
-        let (mut debug, mut metrics_port) = (None, None);
-        if let Some(in_place) = &settings.in_place {
-            let (listener, address) = bind_tcp("debug", in_place.debug).await?;
-            admin_listeners.push((listener, Part::Debug));
-            debug = Some(address);
-            if let Some((wish, path)) = &in_place.metrics {
-                let (listener, address) = bind_tcp("metrics", *wish).await?;
-                admin_listeners.push((listener, Part::Metrics(path.clone())));
-                metrics_port = Some(address);
-            }
-        }
-        let signer = open_signer(&settings.leases)?;
         let metrics = match &settings.metrics {
             wanted if wanted.ratelimit_names => {
                 Metrics::default().with_ratelimit_names(wanted.near_limit_ratio)
@@ -116,6 +103,31 @@ impl App {
             _ => Metrics::default(),
         };
         let metrics = Arc::new(metrics);
+        let certificates = Certificates::new(Arc::clone(&metrics));
+        let secure = |port, files: &Option<tls::ServerFiles>, alpn| {
+            let tls = files.as_ref().map(|files| certificates.server(files, alpn)).transpose();
+            tls.map_err(|error| StartError::Tls(port, error))
+        };
+        let grpc_tls = secure("grpc", &settings.grpc.tls, Alpn::Http2)?;
+        let admin_tls = secure("admin", &settings.admin.tls, Alpn::Http1)?;
+        let xds = settings.config.xds.clone().map(|xds| xds::Server::open(xds, &certificates)).transpose();
+        let xds = xds.map_err(|error| StartError::Tls("config.xds", error))?;
+        let grpc_listener = bind("grpc", &settings.grpc.listen, grpc_tls).await?;
+        let grpc = grpc_listener.address().unwrap_or_else(|_| settings.grpc.listen.clone());
+        let (admin_listener, admin) = bind_tcp("admin", settings.admin.listen, admin_tls).await?;
+        let mut admin_listeners = vec![(admin_listener, Part::Everything(gate))];
+        let (mut debug, mut metrics_port) = (None, None);
+        if let Some(in_place) = &settings.in_place {
+            let (listener, address) = bind_tcp("debug", in_place.debug, None).await?;
+            admin_listeners.push((listener, Part::Debug));
+            debug = Some(address);
+            if let Some((wish, path)) = &in_place.metrics {
+                let (listener, address) = bind_tcp("metrics", *wish, None).await?;
+                admin_listeners.push((listener, Part::Metrics(path.clone())));
+                metrics_port = Some(address);
+            }
+        }
+        let signer = open_signer(&settings.leases)?;
         let (events, capacity_events) = mpsc::unbounded_channel();
         let ledger = open_ledger(&settings, &metrics, events)?;
         metrics.reloaded(true);
@@ -147,7 +159,9 @@ impl App {
             serving.await;
             Ok::<(), String>(())
         });
-        let admin_state = Admin { service: Arc::clone(&service), control: Arc::clone(&control) };
+        tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
+        let admin_state =
+            Admin { service: Arc::clone(&service), control: Arc::clone(&control), certificates };
         for (listener, part) in admin_listeners {
             let (port, state) = (Arc::clone(&admin_port), admin_state.clone());
             let serving_admin = admin::serve(listener, port, state, part, stop_admin.clone());
@@ -162,8 +176,8 @@ impl App {
         if !options.files.is_empty() {
             tasks.run_forever("the files", files::run(Arc::clone(&control), options.files, files));
         }
-        if let Some(xds) = settings.config.xds {
-            if xds.must_answer {
+        if let Some(xds) = xds {
+            if xds.must_answer() {
                 service.wait_for_configuration();
             }
             tasks.run_forever("the xDS client", xds::run(Arc::clone(&control), xds));
@@ -231,12 +245,25 @@ impl App {
     }
 }
 
-async fn bind(name: &'static str, address: &Listen) -> Result<Listener, StartError> {
-    Listener::bind(address).await.map_err(|error| StartError::Bind(name, address.clone(), error))
+async fn bind(
+    name: &'static str,
+    address: &Listen,
+    tls: Option<Arc<tls::Server>>,
+) -> Result<Listener, StartError> {
+    let bound = Listener::bind(address).await;
+    let listener = bound.map_err(|error| StartError::Bind(name, address.clone(), error))?;
+    Ok(match tls {
+        Some(tls) => listener.secured(tls),
+        None => listener,
+    })
 }
 
-async fn bind_tcp(name: &'static str, wish: SocketAddr) -> Result<(Listener, SocketAddr), StartError> {
-    let listener = bind(name, &Listen::Tcp(wish)).await?;
+async fn bind_tcp(
+    name: &'static str,
+    wish: SocketAddr,
+    tls: Option<Arc<tls::Server>>,
+) -> Result<(Listener, SocketAddr), StartError> {
+    let listener = bind(name, &Listen::Tcp(wish), tls).await?;
     let address = match listener.address() {
         Ok(Listen::Tcp(address)) => address,
         _ => wish,

@@ -27,7 +27,7 @@ use self::opening::Opening;
 use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::pb;
 use crate::listen::port::{Bounds, Place, Port};
-use crate::listen::{Listener, Stream};
+use crate::listen::{Listener, Transport};
 use crate::service::Service;
 use crate::telemetry::Metrics;
 
@@ -120,7 +120,7 @@ struct Server {
 }
 
 impl Server {
-    fn connect(&self, stream: Stream, place: Place) {
+    fn connect(&self, stream: Transport, place: Place) {
         let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
         let open = front.service.connection();
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.

@@ -29,6 +29,7 @@ pub mod ledger;
 pub mod retry;
 
 pub mod limit;
+pub mod tls;
 pub mod telemetry;
 pub mod clock;
 pub mod tasks;

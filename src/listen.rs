@@ -1,10 +1,11 @@
-//! Sockets: bound before anything is promised, with the address they really have, and one loop that accepts for both ports.
+//! Sockets: bound before anything is promised, with the address they really have, and one loop that accepts for every port.
 //!
 //! Refuses to know what is said on a connection.
 
 pub mod descriptors;
 pub(crate) mod port;
 pub(crate) mod stream;
+pub(crate) mod transport;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use self::port::{Place, Port, SWEEP_INTERVAL};
-pub(crate) use self::stream::Stream;
-use crate::clock;
+use self::stream::Stream;
+pub(crate) use self::transport::Transport;
 use crate::config::settings::value::Listen;
+use crate::{clock, tls};
 
 /// After an accept that failed. Most often the process has no descriptor left: asking again at once would only keep a core busy.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -25,6 +27,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
+    Tls(TcpListener, Arc<tls::Server>),
     Unix(UnixListener),
 }
 
@@ -39,10 +42,18 @@ impl Listener {
         }
     }
 
+    /// The same, with TLS. A Unix socket stays as it is: who may use it is decided by the rights of its file.
+    pub(crate) fn secured(self, tls: Arc<tls::Server>) -> Self {
+        match self {
+            Self::Tcp(listener) | Self::Tls(listener, _) => Self::Tls(listener, tls),
+            Self::Unix(listener) => Self::Unix(listener),
+        }
+    }
+
     /// The address it really has: port 0 was only a wish.
     pub fn address(&self) -> std::io::Result<Listen> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.local_addr().map(Listen::Tcp),
             Self::Unix(listener) => {
                 let address = listener.local_addr()?;
                 Ok(Listen::Unix(address.as_pathname().map(PathBuf::from).unwrap_or_default()))
@@ -55,7 +66,7 @@ impl Listener {
         self,
         port: &Arc<Port>,
         stop: CancellationToken,
-        connect: impl Fn(Stream, Place),
+        connect: impl Fn(Transport, Place),
     ) {
         let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         loop {
@@ -64,7 +75,7 @@ impl Listener {
                 _ = sweep.tick() => port.close_unread(clock::monotonic_ms()),
                 accepted = self.accept() => match accepted {
                     Ok(stream) => match stop.run_until_cancelled(port.admit()).await {
-                        Some(place) => connect(stream, place),
+                        Some(place) => connect(self.transport(stream, port), place),
                         None => return,
                     },
                     Err(error) => {
@@ -78,7 +89,7 @@ impl Listener {
 
     async fn accept(&self) -> std::io::Result<Stream> {
         match self {
-            Self::Tcp(listener) => {
+            Self::Tcp(listener) | Self::Tls(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 // Small answers must not wait for an acknowledgement of the one before.
                 // One that is gone already finds out by itself.
@@ -86,6 +97,14 @@ impl Listener {
                 Ok(Stream::tcp(stream))
             }
             Self::Unix(listener) => Ok(Stream::unix(listener.accept().await?.0)),
+        }
+    }
+
+    /// What is spoken on a connection that has just got its place.
+    fn transport(&self, stream: Stream, port: &Arc<Port>) -> Transport {
+        match self {
+            Self::Tls(_, tls) => Transport::tls(stream, tls.config(), Arc::clone(port)),
+            Self::Tcp(_) | Self::Unix(_) => Transport::Plain(stream),
         }
     }
 }

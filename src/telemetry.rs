@@ -109,6 +109,7 @@ pub struct Metrics {
     pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
+    tls_reloads: Family<ResultLabel, Counter>,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
@@ -149,6 +150,7 @@ impl Default for Metrics {
             slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
+            tls_reloads: Family::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
@@ -243,9 +245,15 @@ impl Metrics {
             self.retry_budget_ratio.clone(),
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
+        r.register(
+            "sluice_tls_reloads",
+            "Loads of certificates and keys that changed",
+            self.tls_reloads.clone(),
+        );
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
+            drop(self.tls_reloads.get_or_create(&ResultLabel { result }));
         }
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -313,8 +321,11 @@ impl Metrics {
     }
 
     pub(crate) fn reloaded(&self, ok: bool) {
-        let result = if ok { "ok" } else { "error" };
-        self.reloads.get_or_create(&ResultLabel { result }).inc();
+        self.reloads.get_or_create(&ResultLabel::of(ok)).inc();
+    }
+
+    pub(crate) fn tls_reloaded(&self, ok: bool) {
+        self.tls_reloads.get_or_create(&ResultLabel::of(ok)).inc();
     }
 
     /// A named limit is none any more: its gauges would stand still.

@@ -10,6 +10,7 @@ use crate::config::Problem;
 use crate::control::{Control, as_json};
 use crate::registry::outline::Outline;
 use crate::service::Service;
+use crate::tls::{Certificates, FileProblem};
 
 #[derive(Debug, Serialize)]
 pub struct ConfigView {
@@ -33,16 +34,23 @@ pub struct LiveOutline {
 pub(crate) async fn get(
     State(service): State<Arc<Service>>,
     State(control): State<Arc<Control>>,
+    State(certificates): State<Arc<Certificates>>,
 ) -> Json<ConfigView> {
     let snapshot = service.live.load_full();
-    let health = control.health();
+    let (health, of_tls) = (control.health(), certificates.problems());
+    let since = of_tls.iter().map(|problem| problem.since_unix_ms).chain(health.failing_since_unix_ms).min();
     Json(ConfigView {
         version: snapshot.version,
         loaded_at: snapshot.loaded_at_unix_ms,
         files: snapshot.files.clone(),
-        problems: health.problems,
-        failing_since: health.failing_since_unix_ms,
+        problems: health.problems.into_iter().chain(of_tls.iter().map(problem)).collect(),
+        failing_since: since,
     })
+}
+
+fn problem(of_tls: &FileProblem) -> Problem {
+    let error = &of_tls.error;
+    Problem::of_file(&error.file.display().to_string(), &error.message)
 }
 
 pub(crate) async fn limits(State(service): State<Arc<Service>>) -> Json<LiveOutline> {

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use crate::api::delivery::TakenLeases;
-use crate::listen::stream::Stream;
+use crate::listen::Transport;
 
 /// How long a reset may take from there to here when the end of the connection has come already.
 const RESET_WITHIN: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const UNREAD_AT_MOST: Duration = Duration::from_secs(1);
 /// The stream of a connection, and the leases of answers that it has taken and that its peer may not have read.
 #[derive(Debug)]
 pub(crate) struct PeerStream {
-    stream: Stream,
+    stream: Transport,
     taken: Arc<TakenLeases>,
     /// The peer asks for nothing else: then its answers are read.
     idle: Option<Pin<Box<Sleep>>>,
@@ -36,7 +36,7 @@ pub(crate) struct PeerStream {
 }
 
 impl PeerStream {
-    pub(crate) fn new(stream: Stream, taken: Arc<TakenLeases>) -> Self {
+    pub(crate) fn new(stream: Transport, taken: Arc<TakenLeases>) -> Self {
         Self { stream, taken, idle: None, ended: None }
     }
 

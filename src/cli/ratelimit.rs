@@ -19,6 +19,7 @@ use crate::app::Options;
 use crate::config::settings::ratelimit::{InPlace, LimitHeaders, Xds};
 use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, LogLevel};
 use crate::config::{self, Layout, Runtime, Settings};
+use crate::tls::{ClientFiles, PairFiles, ServerFiles, ServerName};
 
 /// The name under which the program takes the other's place.
 pub(super) const NAME: &str = "ratelimit";
@@ -88,6 +89,7 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
         Some(path) => Listen::Unix(PathBuf::from(path)),
         None => Listen::Tcp(address(env, "GRPC_HOST", "GRPC_PORT", 8081)?),
     };
+    settings.grpc.tls = grpc_tls(env)?;
     settings.admin.listen = address(env, "HOST", "PORT", 8080)?;
     settings.admin.token = admin_token();
     let debug = address(env, "DEBUG_HOST", "DEBUG_PORT", 6070)?;
@@ -112,7 +114,43 @@ fn xds(env: &Env) -> Result<Xds, Bad> {
     let local = || "localhost:18000".parse().expect("it must be a host and a port");
     let node_id = env.text("CONFIG_GRPC_XDS_NODE_ID").unwrap_or("default").to_owned();
     let must_answer = !env.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false)?;
-    Ok(Xds { server: server.unwrap_or_else(local), node_id, must_answer })
+    let tls = xds_tls(env)?;
+    Ok(Xds { server: server.unwrap_or_else(local), node_id, tls, must_answer })
+}
+
+fn xds_tls(env: &Env) -> Result<Option<ClientFiles>, Bad> {
+    if !env.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS", false)? {
+        return Ok(None);
+    }
+    let (cert, key) = ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY");
+    let pair = match env.text(cert).is_some() || env.text(key).is_some() {
+        true => Some(PairFiles { cert_file: file(env, cert)?, key_file: file(env, key)? }),
+        false => None,
+    };
+    let server_name = env.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN").map(|name| {
+        let bad = |_| Bad::new("CONFIG_GRPC_XDS_SERVER_TLS_SAN", format!("must be a DNS name, not `{name}`"));
+        ServerName::try_from(name.to_owned()).map_err(bad)
+    });
+    let ca_file = file(env, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")?;
+    Ok(Some(ClientFiles { ca_file, pair, server_name: server_name.transpose()? }))
+}
+
+/// The TLS of the gRPC port. GRPC_SERVER_TLS_CA_CERT is none of that program's variables, so that it asks no client for a
+/// certificate.
+fn grpc_tls(env: &Env) -> Result<Option<ServerFiles>, Bad> {
+    if !env.flag("GRPC_SERVER_USE_TLS", false)? {
+        return Ok(None);
+    }
+    Ok(Some(ServerFiles {
+        cert_file: file(env, "GRPC_SERVER_TLS_CERT")?,
+        key_file: file(env, "GRPC_SERVER_TLS_KEY")?,
+        client_ca_file: env.text("GRPC_CLIENT_TLS_CACERT").map(PathBuf::from),
+    }))
+}
+
+fn file(env: &Env, variable: &'static str) -> Result<PathBuf, Bad> {
+    let path = env.text(variable).map(PathBuf::from);
+    path.ok_or_else(|| Bad::new(variable, "is needed for TLS: the path of a file"))
 }
 
 fn log_level(env: &Env) -> Result<LogLevel, Bad> {

@@ -7,6 +7,7 @@ pub mod ratelimit;
 pub mod secret;
 #[cfg(test)]
 mod tests;
+mod tls;
 pub mod value;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,6 +23,7 @@ use super::shape::Shape;
 use super::source::Document;
 use super::tree::Data;
 use super::yaml;
+use crate::tls::{ClientFiles, ServerFiles};
 
 /// A call that waits longer than a minute has no caller any more.
 const TIMEOUT_MS_MAX: u64 = 60_000;
@@ -40,6 +42,7 @@ const DRAIN_WAIT_SECONDS_MAX: u64 = 600;
 pub struct Settings {
     pub grpc: Grpc,
     pub admin: Admin,
+    pub hub: Hub,
     pub ledger: Ledger,
     pub leases: Leases,
     pub limits: Limits,
@@ -60,6 +63,8 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grpc {
     pub listen: Listen,
+    /// Absent: the port speaks in the clear, and so does a Unix socket in any case.
+    pub tls: Option<ServerFiles>,
     /// Answers tell in their dynamic metadata what was asked, as envoyproxy/ratelimit's do.
     pub response_dynamic_metadata: bool,
     /// Only under the name `ratelimit`.
@@ -75,6 +80,13 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// Calls that only read need no token.
     pub open_reads: bool,
+    pub tls: Option<ServerFiles>,
+}
+
+/// The port where this Sluice is the ledger of others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hub {
+    pub tls: Option<ServerFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +101,8 @@ pub struct Ledger {
     /// Work items that may wait.
     pub queue_max: usize,
     pub slabs: Slabs,
+    /// Towards hubs.
+    pub tls: Option<ClientFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,13 +135,18 @@ pub struct Log {
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { listen: Listen::Tcp(loopback(8081)), response_dynamic_metadata: false, limit_headers: None }
+        Self {
+            listen: Listen::Tcp(loopback(8081)),
+            tls: None,
+            response_dynamic_metadata: false,
+            limit_headers: None,
+        }
     }
 }
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false }
+        Self { listen: loopback(8080), token_file: None, token: None, open_reads: false, tls: None }
     }
 }
 
@@ -141,6 +160,7 @@ impl Default for Ledger {
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
             slabs: Slabs::On,
+            tls: None,
         }
     }
 }
@@ -167,26 +187,42 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] =
-    &[&FILE, &GRPC, &ADMIN, &LEDGER, &LEASES, &LIMITS, &CONFIG, &XDS, &METRICS, &DRAIN, &LOG];
+static FAMILY: &[&Shape] = &[
+    &FILE,
+    &GRPC,
+    &ADMIN,
+    &HUB,
+    &LEDGER,
+    &LEASES,
+    &LIMITS,
+    &CONFIG,
+    &XDS,
+    &METRICS,
+    &DRAIN,
+    &LOG,
+    &tls::SERVER,
+    &tls::CLIENT,
+];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "ledger", "leases", "limits", "config", "metrics", "drain", "log"],
+    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "config", "metrics", "drain", "log"],
     family: FAMILY,
 };
-static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "response_dynamic_metadata"], family: FAMILY };
+static GRPC: Shape =
+    Shape { name: "`grpc`", keys: &["listen", "tls", "response_dynamic_metadata"], family: FAMILY };
 static ADMIN: Shape =
-    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads"], family: FAMILY };
+    Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["tls"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs"],
+    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs", "tls"],
     family: FAMILY,
 };
 static LEASES: Shape =
     Shape { name: "`leases`", keys: &["secrets", "secrets_file", "book_max"], family: FAMILY };
 static LIMITS: Shape = Shape { name: "`limits`", keys: &["dynamic_keys_max"], family: FAMILY };
 static CONFIG: Shape = Shape { name: "`config`", keys: &["xds"], family: FAMILY };
-static XDS: Shape = Shape { name: "`xds`", keys: &["server", "node_id"], family: FAMILY };
+static XDS: Shape = Shape { name: "`xds`", keys: &["server", "node_id", "tls"], family: FAMILY };
 static METRICS: Shape = Shape { name: "`metrics`", keys: &["ratelimit_names"], family: FAMILY };
 static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: FAMILY };
 static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
@@ -222,12 +258,17 @@ pub(super) fn read(file: Option<&Document>, problems: &mut Problems) -> Settings
 fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("grpc", &GRPC) {
         set(&mut settings.grpc.listen, fields.parsed("listen"));
+        settings.grpc.tls = tls::server(&fields);
         settings.grpc.response_dynamic_metadata = fields.flag("response_dynamic_metadata");
     }
     if let Some(fields) = fields.map("admin", &ADMIN) {
         set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
         settings.admin.token_file = path(&fields, "token_file");
         settings.admin.open_reads = fields.flag("open_reads");
+        settings.admin.tls = tls::server(&fields);
+    }
+    if let Some(fields) = fields.map("hub", &HUB) {
+        settings.hub.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
         fill_ledger(&mut settings.ledger, &fields);
@@ -261,6 +302,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
+    ledger.tls = tls::client(fields);
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

@@ -25,6 +25,7 @@ use super::Control;
 use crate::config::Problem;
 use crate::config::settings::Xds;
 use crate::retry::backoff::Backoff;
+use crate::tls::{self, Alpn, Certificates};
 
 /// Generated from proto/ratelimit.
 #[allow(clippy::all, missing_debug_implementations, unreachable_pub, reason = "generated")]
@@ -51,16 +52,53 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between a connection that was lost and the next, beside the backoff: a server that accepts and hangs up is not worth more.
 const RECONNECT_AFTER: Duration = Duration::from_millis(200);
 
+/// A server, and the TLS towards it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    settings: Xds,
+    tls: Option<Arc<tls::Client>>,
+}
+
+impl Server {
+    /// Its certificates are read now and followed from now on; nobody is called yet.
+    pub(crate) fn open(settings: Xds, certificates: &Certificates) -> Result<Self, tls::FileError> {
+        let tls = settings.tls.as_ref().map(|files| certificates.client(files, Alpn::Http2)).transpose()?;
+        Ok(Self { settings, tls })
+    }
+
+    /// Whether nothing may be promised before it has answered.
+    pub(crate) fn must_answer(&self) -> bool {
+        self.settings.must_answer
+    }
+
+    async fn connect(&self) -> Result<Channel, Status> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.settings.server))
+            .map_err(|error| Status::invalid_argument(error.to_string()))?
+            .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
+            .map_err(|error| Status::internal(error.to_string()))?
+            .connect_timeout(CONNECT_WITHIN)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        let connected = match &self.tls {
+            Some(tls) => endpoint.connect_with_connector(tls.connector(CONNECT_WITHIN)).await,
+            None => endpoint.connect().await,
+        };
+        connected.map_err(|error| Status::unavailable(whole(&error)))
+    }
+}
+
 /// Follows a server for as long as it runs.
-pub(crate) async fn run(control: Arc<Control>, settings: Xds) {
-    let server = settings.server.to_string();
-    let mut follower = Follower { control, settings, backoff: Backoff::default(), refused: None };
+pub(crate) async fn run(control: Arc<Control>, server: Server) {
+    let name = server.settings.server.to_string();
+    let mut follower = Follower { control, server, backoff: Backoff::default(), refused: None };
     let mut said = String::new();
     loop {
         let error = follower.follow().await;
         // The same again is said once.
         if error != said {
-            tracing::warn!(server, error, "no stream to the xDS server: what it said last stays");
+            tracing::warn!(server = name, error, "no stream to the xDS server: what it said last stays");
             said = error;
         }
         if follower.is_heard() {
@@ -73,7 +111,7 @@ pub(crate) async fn run(control: Arc<Control>, settings: Xds) {
 
 struct Follower {
     control: Arc<Control>,
-    settings: Xds,
+    server: Server,
     /// Counts the tries since the server last answered.
     backoff: Backoff,
     /// Repeats of an answer that was refused.
@@ -98,7 +136,7 @@ impl Follower {
     }
 
     async fn stream(&mut self) -> Result<(), Status> {
-        let channel = self.connect().await?;
+        let channel = self.server.connect().await?;
         let mut client =
             AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         // One is on its way while the answer to it is awaited.
@@ -107,7 +145,7 @@ impl Follower {
         requests.send(self.request()).await.map_err(ended)?;
         let answers = client.stream_aggregated_resources(ReceiverStream::new(outgoing)).await;
         let mut answers = answers?.into_inner();
-        tracing::info!(server = %self.settings.server, "the xDS server has answered");
+        tracing::info!(server = %self.server.settings.server, "the xDS server has answered");
         // What was accepted on this stream; a refusal names it.
         let mut accepted = String::new();
         while let Some(answer) = answers.message().await? {
@@ -134,24 +172,11 @@ impl Follower {
         Ok(())
     }
 
-    async fn connect(&self) -> Result<Channel, Status> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.settings.server))
-            .map_err(|error| Status::invalid_argument(error.to_string()))?
-            .user_agent(concat!("sluice/", env!("CARGO_PKG_VERSION")))
-            .map_err(|error| Status::internal(error.to_string()))?
-            .connect_timeout(CONNECT_WITHIN)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-        endpoint.connect().await.map_err(|error| Status::unavailable(whole(&error)))
-    }
-
     /// The first of a stream: everything is wanted, nothing is known.
     fn request(&self) -> DiscoveryRequest {
         let version = UserAgentVersionType::UserAgentVersion(env!("CARGO_PKG_VERSION").to_owned());
         let node = Node {
-            id: self.settings.node_id.clone(),
+            id: self.server.settings.node_id.clone(),
             user_agent_name: "sluice".to_owned(),
             user_agent_version_type: Some(version),
             ..Default::default()

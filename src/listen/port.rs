@@ -155,6 +155,11 @@ impl Port {
         }
     }
 
+    /// Counts a connection that did not get through the TLS handshake.
+    pub(crate) fn handshake_failed(&self) {
+        self.metrics.closed(Closed::Handshake);
+    }
+
     /// Counts a request that was turned away.
     pub(crate) fn refused(&self, why: Refused) {
         self.metrics.refused(why);

@@ -116,6 +116,12 @@ pub(super) struct ResultLabel {
     pub(super) result: &'static str,
 }
 
+impl ResultLabel {
+    pub(super) fn of(ok: bool) -> Self {
+        Self { result: if ok { "ok" } else { "error" } }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct KindLabel {
     pub(super) kind: &'static str,

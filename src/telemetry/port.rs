@@ -15,6 +15,8 @@ words! {
         ForOthers = "for_others",
         /// Its answers were not taken.
         Unread = "unread",
+        /// It did not get through the TLS handshake.
+        Handshake = "tls_handshake",
     }
 }
 
@@ -52,7 +54,7 @@ impl Ports {
         registry.register("sluice_connections", "Open connections", self.connections.clone());
         registry.register(
             "sluice_connections_closed",
-            "Connections closed for others, or because their answers were not taken",
+            "Connections closed for others, because their answers were not taken, or in the TLS handshake",
             self.connections_closed.clone(),
         );
         registry.register(

@@ -24,7 +24,7 @@ fn at(server: &str) -> Builder {
     let server = server.parse().unwrap();
     Builder::default().and_settings(move |settings| {
         let node_id = "envoy-ratelimit".to_owned();
-        settings.config.xds = Some(Xds { server, node_id, must_answer: true });
+        settings.config.xds = Some(Xds { server, node_id, tls: None, must_answer: true });
     })
 }
 

@@ -5,13 +5,12 @@ use super::env::Env;
 /// All that begin so: stores that Sluice doesn't have, and ways to send statistics.
 const PREFIXES: [&str; 6] = ["REDIS_", "MEMCACHE_", "STATSD_", "USE_DOG_STATSD", "TRACING_", "OTEL_"];
 
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 27] = [
     "BACKEND_TYPE",
     "CACHE_KEY_PREFIX",
     "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
     "CONFIG_GRPC_XDS_NODE_METADATA",
     "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
     "DISABLE_STATS",
     "EXPIRATION_JITTER_MAX_SECONDS",
     "EXTRA_TAGS",

@@ -20,7 +20,7 @@ fn without_any_variable_it_listens_where_that_program_does() {
     assert_eq!((settings.config.xds, settings.grpc.limit_headers), (None, None));
 }
 
-/// What Envoy Gateway sets, without what concerns TLS.
+/// What Envoy Gateway sets.
 #[test]
 fn envoy_gateways_environment() {
     let settings = settings(&[
@@ -34,6 +34,14 @@ fn envoy_gateways_environment() {
         ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
         ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
         ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+        ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+        ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
         ("REDIS_SOCKET_TYPE", "tcp"),
         ("REDIS_URL", "redis.example:6379"),
         ("USE_PROMETHEUS", "true"),
@@ -44,6 +52,16 @@ fn envoy_gateways_environment() {
     let xds = settings.config.xds.unwrap();
     assert_eq!((xds.server.as_str(), xds.node_id.as_str()), ("envoy-gateway:18001", "envoy-ratelimit"));
     assert!(!xds.must_answer);
+    let pair = || PairFiles { cert_file: "/certs/tls.crt".into(), key_file: "/certs/tls.key".into() };
+    let (ca_file, server_name) = ("/certs/ca.crt".into(), None);
+    assert_eq!(xds.tls, Some(ClientFiles { ca_file, pair: Some(pair()), server_name }));
+    let PairFiles { cert_file, key_file } = pair();
+    let tls = ServerFiles { cert_file, key_file, client_ca_file: None };
+    assert_eq!(
+        settings.grpc.tls,
+        Some(tls),
+        "Envoy Gateway's variable for the authority is not that program's"
+    );
     let metrics = settings.in_place.unwrap().metrics.unwrap();
     assert_eq!((metrics.0.to_string().as_str(), metrics.1.as_str()), ("0.0.0.0:19001", "/metrics"));
     assert_eq!(settings.log.level, LogLevel::Info);
@@ -66,11 +84,16 @@ fn what_can_t_be_understood_names_its_variable() {
         ("RESPONSE_DYNAMIC_METADATA", "yes", "must be true or false, not `yes`"),
         ("LIMIT_LIMIT_HEADER", "a b", "must be the name of a header, not `a b`"),
         ("NEAR_LIMIT_RATIO", "80", "must be a number from 0 to 1, not `80`"),
+        ("GRPC_SERVER_USE_TLS", "true", "is needed for TLS: the path of a file"),
         ("SLUICE_LEDGER", "redis", "must be memory, or tigerbeetle:"),
     ] {
         let refused = settings(&[(variable, value)]).unwrap_err();
+        let variable = if variable == "GRPC_SERVER_USE_TLS" { "GRPC_SERVER_TLS_CERT" } else { variable };
         assert!(refused.starts_with(&format!("{variable}: {expected}")), "{refused}");
     }
+    let tls = [("GRPC_SERVER_USE_TLS", "1"), ("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
+    let clients = [&tls[..], &[("GRPC_CLIENT_TLS_CACERT", "ca")]].concat();
+    assert_eq!(settings(&clients).unwrap().grpc.tls.unwrap().client_ca_file, Some("ca".into()));
     let refused = settings(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_URL", "a")]);
     assert_eq!(
         refused.unwrap_err(),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::value::HostPort;
 use crate::config::decode::Fields;
+use crate::tls::ClientFiles;
 
 /// What the node is called if nothing says so. An xDS server has limits for some names only.
 const NODE_ID: &str = "sluice";
@@ -14,6 +15,8 @@ const NODE_ID: &str = "sluice";
 pub struct Xds {
     pub server: HostPort,
     pub node_id: String,
+    /// Absent: in the clear.
+    pub tls: Option<ClientFiles>,
     /// Not ready until the server has answered. Without that, everything is allowed until then.
     pub must_answer: bool,
 }
@@ -57,5 +60,6 @@ pub(super) fn xds(fields: &Fields<'_>) -> Option<Xds> {
     if node_id.is_empty() {
         fields.mistake("node_id", || "must not be empty: the server knows us by it");
     }
-    Some(Xds { server: fields.parsed("server")?, node_id, must_answer: true })
+    let tls = super::tls::client(fields);
+    Some(Xds { server: fields.parsed("server")?, node_id, tls, must_answer: true })
 }

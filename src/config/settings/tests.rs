@@ -3,6 +3,7 @@
 use super::secret::{check_admin_exposure, read_secrets, read_token};
 use super::*;
 use crate::config::Problem;
+use crate::tls::PairFiles;
 
 fn load(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     load_settings(Some(&Document { name: "s".into(), text: text.to_owned() }))
@@ -71,13 +72,63 @@ log: {format: json, level: debug}
 }
 
 #[test]
+fn files_of_tls() {
+    let (settings, _) = load(
+        "
+grpc: {tls: {cert_file: c, key_file: k, client_ca_file: ca}}
+admin: {tls: {cert_file: c, key_file: k}}
+hub: {tls: {cert_file: c, key_file: k}}
+ledger: {tls: {ca_file: ca, cert_file: c, key_file: k, server_name: hub.mesh}}
+",
+    )
+    .unwrap();
+    let port = |ca: Option<&str>| ServerFiles {
+        cert_file: "c".into(),
+        key_file: "k".into(),
+        client_ca_file: ca.map(Into::into),
+    };
+    assert_eq!(
+        (settings.grpc.tls, settings.admin.tls, settings.hub.tls),
+        (Some(port(Some("ca"))), Some(port(None)), Some(port(None)))
+    );
+    let pair = Some(PairFiles { cert_file: "c".into(), key_file: "k".into() });
+    let server_name = Some("hub.mesh".try_into().unwrap());
+    assert_eq!(settings.ledger.tls, Some(ClientFiles { ca_file: "ca".into(), pair, server_name }));
+    let (settings, _) = load("ledger: {tls: {ca_file: ca}}").unwrap();
+    assert_eq!(
+        settings.ledger.tls,
+        Some(ClientFiles { ca_file: "ca".into(), pair: None, server_name: None })
+    );
+}
+
+#[test]
 fn mistakes() {
     for (text, expected) in [
+        (
+            "grpc: {tls: {cert_file: c}}",
+            "s:1: grpc.tls.key_file: is missing: a certificate and its key are needed together",
+        ),
+        (
+            "admin: {tls: {cert_file: c, key_file: k, ca_file: ca}}",
+            "s:1: admin.tls.ca_file: is a key of a client's `tls`, not of a port's `tls`",
+        ),
+        (
+            "ledger: {tls: {cert_file: c, key_file: k}}",
+            "s:1: ledger.tls.ca_file: is missing: the certificates of the authorities that the server's may be from",
+        ),
+        (
+            "ledger: {tls: {ca_file: ca, key_file: k}}",
+            "s:1: ledger.tls.cert_file: is missing: a certificate and its key are needed together",
+        ),
+        (
+            "ledger: {tls: {ca_file: ca, server_name: a b}}",
+            "s:1: ledger.tls.server_name: must be a DNS name or an IP address, not `a b`",
+        ),
         ("grcp: {}", "s:1: grcp: is not a key of the file; did you mean `grpc`?"),
         ("uri: memory", "s:1: uri: is a key of `ledger`, not of the file"),
         (
             "grpc: 127.0.0.1:1",
-            "s:1: grpc: must be a mapping with the keys listen, response_dynamic_metadata, not a plain value",
+            "s:1: grpc: must be a mapping with the keys listen, tls, response_dynamic_metadata, not a plain value",
         ),
         (
             "grpc: {listen: localhost:1}",
