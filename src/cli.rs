@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod import;
 mod ratelimit;
 mod serve;
 mod try_it;
@@ -44,6 +45,11 @@ enum Command {
     /// Reads the same files as `serve`, and exits 1 if anything in them is wrong.
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
+    /// Print the limits of another program as limits files of Sluice
+    ///
+    /// What can't be said is named on standard error with its line, and its limit is left out: then it exits 1.
+    #[command(subcommand, after_help = IMPORT_HELP)]
+    Import(Import),
     /// Ask a running server once, as Envoy would, and print its answer
     ///
     /// Each key=value is an entry of one descriptor, in order. Exits 0 when allowed, 2 when denied, 1 on errors.
@@ -74,6 +80,12 @@ Examples:
   sluice check --config-dir new --against http://127.0.0.1:8080    what would change, like a plan
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
+
+const IMPORT_HELP: &str = "\
+Examples:
+  sluice import limitador limits.yaml > config/limits/shop.yaml
+
+Several namespaces become several documents, each under the name of the file it belongs in.";
 
 const TRY_HELP: &str = "\
 Examples:
@@ -124,6 +136,15 @@ struct CheckArgs {
     /// Name every limit that a reload of these files would change in the server with this admin URL, and how
     #[arg(long, value_name = "URL")]
     against: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Import {
+    /// Limitador's limits file
+    Limitador {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -203,6 +224,7 @@ impl Cli {
             Command::Ratelimit(RatelimitArgs { ignored }) => ratelimit::run(&ignored),
             Command::Serve(args) => serve::run(args),
             Command::Check(args) => check::run(&args),
+            Command::Import(Import::Limitador { files }) => import::limitador(&files),
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
         }

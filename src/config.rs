@@ -3,6 +3,7 @@
 //! Every problem of every document is gathered before anything is refused. Refuses to know when a source says something
 //! new, and what is done with what it says.
 
+pub(crate) mod limitador;
 mod limits;
 mod retry;
 pub mod settings;

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/ads.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod ads;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared with the other test binary")]
 mod http;
@@ -28,6 +31,7 @@ mod dashboard;
 mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
+mod gateway;
 mod leases;
 mod limited;
 mod live;

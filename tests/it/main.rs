@@ -50,6 +50,7 @@ mod live_tigerbeetle;
 mod live_token;
 
 mod ratelimit;
+mod ratelimit_tls;
 mod xds;
 
 mod lease_rows;

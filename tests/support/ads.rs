@@ -13,9 +13,12 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 use envoy_types::pb::google::protobuf::Any;
 use prost::Message;
 use sluice::control::xds::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
+use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -43,12 +46,21 @@ impl Ads {
     pub async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
+        Self::serve(address, TcpListenerStream::new(listener))
+    }
+
+    /// On connections that somebody else accepts.
+    pub fn serve<S, I>(address: SocketAddr, incoming: I) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        I: Stream<Item = Result<S, std::io::Error>> + Send + 'static,
+    {
         let (pushed, _) = watch::channel(None);
         let (tell, heard) = mpsc::unbounded_channel();
         let server = Server { pushed: pushed.clone(), tell, nonces: Arc::default() };
         let service = AggregatedDiscoveryServiceServer::new(server).max_encoding_message_size(64 << 20);
         let serving = tonic::transport::Server::builder().add_service(service);
-        let serving = serving.serve_with_incoming(TcpListenerStream::new(listener));
+        let serving = serving.serve_with_incoming(incoming);
         let serving = tokio::spawn(async move { serving.await.expect("it never ends") });
         Self { address, pushed, heard: Mutex::new(heard), serving }
     }
