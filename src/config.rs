@@ -24,7 +24,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::files::{Files, Layout, Runtime};
+pub use self::files::{Files, Layout, LimitsIn, Runtime};
 pub(crate) use self::limits::limit_from_json;
 pub use self::limits::{LoadedLimits, load_limits};
 pub use self::problem::Problem;

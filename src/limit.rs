@@ -17,6 +17,8 @@ pub use id::{LeaseId, LimitId};
 pub use key::LimitKey;
 pub use unit::Unit;
 
+use crate::telemetry::MetricName;
+
 /// At most this many requirements in one request: one linked chain stays small.
 pub const REQUIREMENTS_MAX: usize = 32;
 
@@ -128,24 +130,6 @@ impl std::fmt::Display for Origin {
             Origin::Api => f.write_str("api"),
             Origin::Override => f.write_str("override"),
         }
-    }
-}
-
-/// What envoyproxy/ratelimit's metrics call a limit: by the descriptors that lead to it, each as `key_value`, or as `key` where
-/// it stands for any value. What lies deeper than the second is part of the second.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct MetricName {
-    pub domain: String,
-    pub key1: String,
-    /// Empty if there is one descriptor.
-    pub key2: String,
-}
-
-impl MetricName {
-    pub(crate) fn new(domain: &str, mut descriptors: impl Iterator<Item = String>) -> Self {
-        let key1 = descriptors.next().unwrap_or_default();
-        let key2 = descriptors.collect::<Vec<_>>().join(".");
-        Self { domain: domain.to_owned(), key1, key2 }
     }
 }
 

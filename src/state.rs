@@ -72,6 +72,11 @@ pub struct Broken {
     lost: &'static str,
 }
 
+/// Whether something can be kept there; makes the directory.
+pub(crate) fn is_writable(dir: &Path) -> bool {
+    disk::write(dir, ".writable", "").and_then(|()| disk::remove(dir, ".writable")).is_ok()
+}
+
 impl State {
     /// Reads what is there; nothing is remembered if nothing is.
     pub(crate) fn load(dir: Option<&Path>) -> Result<Self, Broken> {

@@ -24,6 +24,7 @@ pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
+pub use self::ratelimit::MetricName;
 pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
 
 /// The counters of one domain, looked up once per reload instead of once per request.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Admission;
 use super::findings::Findings;
-use crate::limit::{LimitKey, MetricName, Origin};
+use crate::limit::{LimitKey, Origin};
 use crate::registry::{Enforcement, Plan, Requirement};
-use crate::telemetry::Hit;
+use crate::telemetry::{Hit, MetricName};
 
 impl Admission {
     /// When it is known what was free of each.

@@ -18,7 +18,8 @@ use super::{admin_token, complain};
 use crate::app::Options;
 use crate::config::settings::ratelimit::{InPlace, LimitHeaders, Xds};
 use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, LogLevel};
-use crate::config::{self, Layout, Runtime, Settings};
+use crate::config::{self, Layout, LimitsIn, Runtime, Settings};
+use crate::state;
 use crate::tls::{ClientFiles, PairFiles, ServerFiles, ServerName};
 
 /// The name under which the program takes the other's place.
@@ -48,9 +49,17 @@ pub(super) fn run(ignored: &[OsString]) -> ExitCode {
         // The limits are yet to come.
         loaded.hot.warnings.clear();
     }
-    let state_dir = env.text("SLUICE_STATE_DIR").map(PathBuf::from);
+    let named = env.text("SLUICE_STATE_DIR").map(PathBuf::from);
+    // An image names one that a read-only root has nothing of.
+    let state_dir = named.clone().filter(|dir| state::is_writable(dir));
     let unused = names::unused(&env);
+    let is_unkept = named.is_some() && state_dir.is_none();
     let started = start(Options { loaded, files: layout, state_dir }, || {
+        if is_unkept {
+            tracing::warn!(
+                "SLUICE_STATE_DIR can't be written: what the admin API changes lasts until this process exits"
+            );
+        }
         if !ignored.is_empty() {
             tracing::info!("arguments are ignored: {ignored:?}");
         }
@@ -61,11 +70,11 @@ pub(super) fn run(ignored: &[OsString]) -> ExitCode {
     started.unwrap_or_else(|error| complain(&error))
 }
 
-/// Where the files are.
+/// Where the files are. Limits come from where that program has them, and from nowhere else.
 fn layout(env: &Env) -> Result<Layout, Bad> {
     let dir = env.text("SLUICE_CONFIG_DIR").map(PathBuf::from);
     if is_xds(env)? {
-        return Ok(Layout { dir, runtime: None });
+        return Ok(Layout { dir, limits: LimitsIn::Nowhere });
     }
     let root = PathBuf::from(env.text("RUNTIME_ROOT").unwrap_or("/srv/runtime_data/current"));
     let root = env.text("RUNTIME_SUBDIRECTORY").map_or_else(|| root.clone(), |below| root.join(below));
@@ -73,7 +82,7 @@ fn layout(env: &Env) -> Result<Layout, Bad> {
     let dot_files = !env.flag("RUNTIME_IGNOREDOTFILES", false)?;
     // Both ways of noticing an edit are always on.
     env.flag("RUNTIME_WATCH_ROOT", true)?;
-    Ok(Layout { dir, runtime: Some(Runtime { root, inner, dot_files }) })
+    Ok(Layout { dir, limits: LimitsIn::Runtime(Runtime { root, inner, dot_files }) })
 }
 
 fn is_xds(env: &Env) -> Result<bool, Bad> {

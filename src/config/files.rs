@@ -14,10 +14,21 @@ use super::yaml::FILE_BYTES_MAX;
 /// Where the hot files are.
 #[derive(Debug, Clone, Default)]
 pub struct Layout {
-    /// With `limits/` and `retry_policy.yaml`.
+    /// With `retry_policy.yaml`, and `sluice.yaml`, which is read once.
     pub dir: Option<PathBuf>,
-    /// Limits as envoyproxy/ratelimit has them, in the place of `limits/`.
-    pub runtime: Option<Runtime>,
+    pub limits: LimitsIn,
+}
+
+/// Where the limits files are.
+#[derive(Debug, Clone, Default)]
+pub enum LimitsIn {
+    /// In `limits/` of the directory.
+    #[default]
+    Dir,
+    /// Where envoyproxy/ratelimit has them.
+    Runtime(Runtime),
+    /// In no files at all.
+    Nowhere,
 }
 
 /// A directory of envoyproxy/ratelimit: everything in it and below it is a limits file.
@@ -35,40 +46,49 @@ const RUNTIME_DEPTH_MAX: usize = 8;
 
 impl From<PathBuf> for Layout {
     fn from(dir: PathBuf) -> Self {
-        Self { dir: Some(dir), runtime: None }
+        Self { dir: Some(dir), limits: LimitsIn::Dir }
     }
 }
 
 impl Layout {
     /// Whether there is anything to watch.
     pub(crate) fn is_empty(&self) -> bool {
-        self.dir.is_none() && self.runtime.is_none()
+        self.dir.is_none() && !matches!(self.limits, LimitsIn::Runtime(_))
     }
 
     /// The directories whose changes matter.
     pub(crate) fn watched(&self) -> Vec<PathBuf> {
-        let own = self.dir.iter().flat_map(|dir| [dir.clone(), dir.join("limits")]);
-        let runtime = self.runtime.iter().flat_map(|runtime| [runtime.root.clone(), runtime.dir()]);
-        own.chain(runtime).collect()
+        let mut dirs: Vec<PathBuf> = self.dir.iter().cloned().collect();
+        match &self.limits {
+            LimitsIn::Dir => dirs.extend(self.dir.iter().map(|dir| dir.join("limits"))),
+            LimitsIn::Runtime(runtime) => dirs.extend([runtime.root.clone(), runtime.dir()]),
+            LimitsIn::Nowhere => {}
+        }
+        dirs
     }
 
     /// Whether any of it is there.
     pub(crate) fn exists(&self) -> bool {
-        self.runtime.is_some() || self.dir.as_ref().is_some_and(|dir| dir.exists())
+        matches!(self.limits, LimitsIn::Runtime(_)) || self.dir.as_ref().is_some_and(|dir| dir.exists())
     }
 
     /// All files as they are now.
     pub(crate) fn read(&self) -> Files {
-        let Some(runtime) = &self.runtime else {
-            return self.dir.as_ref().map_or_else(Files::default, |dir| Files::read(dir));
-        };
         let mut content = Content::default();
-        match runtime.list() {
-            Ok(paths) => read_limits(&paths, &mut content),
-            Err(problem) => content.problems.push(problem),
+        match (&self.limits, &self.dir) {
+            (LimitsIn::Dir, None) => return Files::default(),
+            (LimitsIn::Dir, Some(dir)) => return Files::read(dir),
+            (LimitsIn::Runtime(runtime), _) => match runtime.list() {
+                Ok(paths) => read_limits(&paths, &mut content),
+                Err(problem) => content.problems.push(problem),
+            },
+            (LimitsIn::Nowhere, _) => {}
         }
         if let Some(dir) = &self.dir {
-            read_policy(dir, &mut content);
+            match check_dir(dir) {
+                Ok(()) => read_policy(dir, &mut content),
+                Err(problem) => content.problems.push(problem),
+            }
         }
         Files { content: Arc::new(content), limits_missing: false }
     }

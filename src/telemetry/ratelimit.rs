@@ -17,7 +17,6 @@ use prometheus_client::registry::Registry;
 
 use super::bounded::Bounded;
 use super::histogram::Histogram;
-use crate::limit::MetricName;
 
 /// Limits with labels of their own. A row has some hundred bytes: 5 MB.
 const LIMITS_MAX: usize = 10_000;
@@ -29,6 +28,24 @@ const LABEL_BYTES_MAX: usize = 256;
 const OTHER: &str = "other";
 
 const METHOD: &str = "ShouldRateLimit";
+
+/// What envoyproxy/ratelimit's metrics call a limit: by the descriptors that lead to it, each as `key_value`, or as `key` where
+/// it stands for any value. What lies deeper than the second is part of the second.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MetricName {
+    pub domain: String,
+    pub key1: String,
+    /// Empty if there is one descriptor.
+    pub key2: String,
+}
+
+impl MetricName {
+    pub(crate) fn new(domain: &str, mut descriptors: impl Iterator<Item = String>) -> Self {
+        let key1 = descriptors.next().unwrap_or_default();
+        let key2 = descriptors.collect::<Vec<_>>().join(".");
+        Self { domain: domain.to_owned(), key1, key2 }
+    }
+}
 
 /// One request at one limit.
 #[derive(Debug, Clone, Copy)]

@@ -177,6 +177,7 @@ async fn the_health_check_says_whether_a_restart_would_help() {
     let ratelimit = Ratelimit::start(&mut command).await;
     let red = get(ratelimit.admin, "/healthcheck").await;
     assert_eq!((red.status, red.body.as_str()), (503, "the xDS server has not sent the limits yet\n"));
+    assert_eq!(ads.heard().await.node.unwrap().id, "default");
     ads.accepted("1", &[]).await;
     until("the health check to turn green", async || match get(ratelimit.admin, "/healthcheck").await {
         answer if answer.status == 200 => Ok(()),
@@ -185,7 +186,6 @@ async fn the_health_check_says_whether_a_restart_would_help() {
     .await;
     let expected = if cfg!(feature = "tigerbeetle") { 503 } else { 200 };
     assert_eq!(get(ratelimit.admin, "/readyz").await.status, expected, "that one is about the ledger");
-    assert_eq!(ads.heard().await.node.unwrap().id, "default");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,6 +26,9 @@ use crate::http::get;
 use crate::process::Process;
 use crate::sluice::{directory, sluice};
 
+/// Where Envoy calls.
+const SERVICE: &str = "envoy-ratelimit.envoy-gateway-system.svc";
+
 /// An authority with a certificate for each part, none of which says what it may be used for.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -52,7 +55,9 @@ impl Authority {
     }
 
     fn sign(&self, name: &str) -> Signed {
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // The second one only because the client of this test checks names, and takes no wildcard so short. Envoy doesn't.
+        let names = vec![name.to_owned(), SERVICE.to_owned()];
+        let params = CertificateParams::new(names).unwrap();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let key_pem = key.serialize_pem();
@@ -166,13 +171,13 @@ async fn ask(
     let open = tower::service_fn(move |_: http::Uri| {
         let (connector, grpc) = (connector.clone(), grpc.clone());
         async move {
-            let name = ServerName::try_from("envoy-ratelimit.envoy-gateway-system").unwrap();
+            let name = ServerName::try_from(SERVICE).unwrap();
             let stream = connector.connect(name, TcpStream::connect(grpc).await?).await?;
             Ok::<_, std::io::Error>(TokioIo::new(stream))
         }
     });
-    let endpoint = Endpoint::from_static("http://envoy-ratelimit").connect_with_connector(open);
-    let channel = endpoint.await.map_err(|error| format!("{error:?}"))?;
+    let endpoint = Endpoint::from_static("http://envoy-ratelimit");
+    let channel = endpoint.connect_with_connector(open).await.map_err(|error| format!("{error:?}"))?;
     let message = request(asked);
     let answer = RateLimitServiceClient::new(channel).should_rate_limit(message.clone()).await;
     let answer = answer.map_err(|status| format!("{status:?}"))?;

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -29,6 +30,8 @@ pub struct Ads {
     pushed: watch::Sender<Option<Pushed>>,
     heard: Mutex<mpsc::UnboundedReceiver<DiscoveryRequest>>,
     serving: tokio::task::JoinHandle<()>,
+    /// Ends the streams, which outlive the server that accepted them.
+    _hang_up: DropGuard,
 }
 
 #[derive(Clone)]
@@ -57,12 +60,14 @@ impl Ads {
     {
         let (pushed, _) = watch::channel(None);
         let (tell, heard) = mpsc::unbounded_channel();
-        let server = Server { pushed: pushed.clone(), tell, nonces: Arc::default() };
+        let hang_up = CancellationToken::new();
+        let server =
+            Server { pushed: pushed.clone(), tell, nonces: Arc::default(), hang_up: hang_up.clone() };
         let service = AggregatedDiscoveryServiceServer::new(server).max_encoding_message_size(64 << 20);
         let serving = tonic::transport::Server::builder().add_service(service);
         let serving = serving.serve_with_incoming(incoming);
         let serving = tokio::spawn(async move { serving.await.expect("it never ends") });
-        Self { address, pushed, heard: Mutex::new(heard), serving }
+        Self { address, pushed, heard: Mutex::new(heard), serving, _hang_up: hang_up.drop_guard() }
     }
 
     /// What all clients get now, and those who come later.
@@ -123,6 +128,7 @@ struct Server {
     pushed: watch::Sender<Option<Pushed>>,
     tell: mpsc::UnboundedSender<DiscoveryRequest>,
     nonces: Arc<AtomicU64>,
+    hang_up: CancellationToken,
 }
 
 #[tonic::async_trait]
@@ -138,7 +144,8 @@ impl AggregatedDiscoveryService for Server {
         let (answers, outgoing) = mpsc::channel(4);
         let (mut pushed, tell, nonces) =
             (self.pushed.subscribe(), self.tell.clone(), Arc::clone(&self.nonces));
-        tokio::spawn(async move {
+        let hang_up = self.hang_up.clone();
+        let following = async move {
             // The first request subscribes.
             let Ok(Some(first)) = requests.message().await else { return };
             let _ = tell.send(first);
@@ -167,7 +174,8 @@ impl AggregatedDiscoveryService for Server {
                     }
                 }
             }
-        });
+        };
+        tokio::spawn(async move { hang_up.run_until_cancelled(following).await });
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 

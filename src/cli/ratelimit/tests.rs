@@ -114,7 +114,7 @@ fn what_has_no_effect_is_named_and_what_has_is_not() {
 fn files_are_looked_for_where_that_program_looks() {
     let of = |variables: &[(&str, &str)]| {
         let layout = layout(&variables.iter().copied().collect()).unwrap();
-        let runtime = layout.runtime.unwrap();
+        let LimitsIn::Runtime(runtime) = layout.limits else { panic!("{layout:?}") };
         (runtime.root.display().to_string(), runtime.inner, runtime.dot_files)
     };
     assert_eq!(of(&[]), ("/srv/runtime_data/current".to_owned(), "config".to_owned(), true));

@@ -12,9 +12,10 @@ use super::{shapes, spec};
 use crate::config::decode::{At, Fields, List, Sink};
 use crate::config::scalar::shown;
 use crate::config::tree::{Data, Value};
-use crate::limit::{Cost, Kind, LimitSpec, MetricName, REQUIREMENTS_MAX};
+use crate::limit::{Cost, Kind, LimitSpec, REQUIREMENTS_MAX};
 use crate::registry::PlaceError;
 use crate::registry::{Level, Metadata, Node, Rule, Target};
+use crate::telemetry::MetricName;
 
 /// Levels of descriptors. Envoy's requests have a handful of entries.
 const LEVELS_MAX: usize = 32;
