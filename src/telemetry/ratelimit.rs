@@ -98,6 +98,7 @@ impl Counts {
     }
 }
 
+type Pick = fn(&Counts) -> u64;
 type Table = Arc<Mutex<Bounded<Arc<MetricName>, Counts>>>;
 
 /// All of them.
@@ -129,7 +130,7 @@ impl RatelimitMetrics {
             resident_bytes: Gauge::default(),
             virtual_bytes: Gauge::default(),
         };
-        let picks: [(&str, &str, fn(&Counts) -> u64); 5] = [
+        let picks: [(&str, &str, Pick); 5] = [
             ("total_hits", "Hits asked of a limit", |counts| counts.total_hits),
             ("within_limit", "Hits that fitted", |counts| counts.within_limit),
             ("near_limit", "Hits taken near the limit", |counts| counts.near_limit),
@@ -208,7 +209,7 @@ fn gauge(count: u64) -> i64 {
 #[derive(Debug)]
 struct OfLimits {
     table: Table,
-    pick: fn(&Counts) -> u64,
+    pick: Pick,
 }
 
 impl EncodeMetric for OfLimits {

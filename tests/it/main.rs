@@ -52,6 +52,7 @@ mod live_token;
 mod ratelimit;
 mod ratelimit_tls;
 mod xds;
+mod xds_go;
 
 mod lease_rows;
 mod lease_scenario;
