@@ -34,10 +34,10 @@ pub(crate) struct Imported {
 }
 
 /// The descriptors of a level, in the order in which they were first met.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Level(Vec<(Entry, Node)>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Node {
     limits: Vec<Limit>,
     below: Level,
@@ -50,7 +50,7 @@ struct Entry {
     value: Option<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Limit {
     name: String,
     capacity: u64,
@@ -80,7 +80,8 @@ pub(crate) fn import(files: &[Document]) -> Imported {
         problems.absorb(sink.into_problems());
     }
     let files = namespaces.into_iter().filter(|(_, level)| !level.0.is_empty());
-    let files = files.map(|(namespace, level)| {
+    let files = files.map(|(namespace, mut level)| {
+        level.inherit();
         let text = written(&namespace, &level);
         (namespace, text)
     });
@@ -158,6 +159,41 @@ impl Level {
         });
         let node = &mut self.0[place].1;
         if rest.is_empty() { node } else { node.below.at(rest) }
+    }
+}
+
+impl Level {
+    /// There every limit that holds counts; here the descriptor with the value is met, and the one without is not. So the first
+    /// has the limits of the second too.
+    fn inherit(&mut self) {
+        let any: Vec<(Entry, Node)> =
+            self.0.iter().filter(|(entry, _)| entry.value.is_none()).cloned().collect();
+        for (entry, node) in &mut self.0 {
+            for (_, from) in any.iter().filter(|(any, _)| any.key == entry.key && any != entry) {
+                node.merge(from);
+            }
+            node.below.inherit();
+        }
+    }
+}
+
+impl Node {
+    /// Names differ within a descriptor.
+    fn push(&mut self, mut limit: Limit) {
+        let name = limit.name.clone();
+        let mut count = 1;
+        while self.limits.iter().any(|other| other.name == limit.name) {
+            count += 1;
+            limit.name = format!("{name}-{count}");
+        }
+        self.limits.push(limit);
+    }
+
+    fn merge(&mut self, from: &Node) {
+        from.limits.iter().for_each(|limit| self.push(limit.clone()));
+        for (entry, node) in &from.below.0 {
+            self.below.at(std::slice::from_ref(entry)).merge(node);
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub mod pb {
 /// What this source is called.
 pub const SOURCE: &str = "xds";
 
-/// A hundred thousand limits are some 20 MB.
+/// An answer has all limits of all domains; gRPC's own default of 4 MB is too little for a large site.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// What may be on its way before anybody has read it: large answers should not wait for acknowledgements.

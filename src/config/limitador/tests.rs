@@ -101,8 +101,43 @@ fn what_can_t_be_said_is_named_and_its_limit_left_out() {
              out",
             "limits.yaml:12: [4].policy: is not a key of a limit of Limitador; its keys are id, namespace, max_value, seconds, \
              name, conditions, variables",
-            "limits.yaml:13: [5]: there is another limit `per-1s` with these conditions and variables: name it differently",
         ]
     );
     assert_eq!(files.len(), 1);
+}
+
+/// There a request of bob's has both limits.
+#[test]
+fn a_value_has_the_limits_of_any_value_too() {
+    let Imported { files, left_out } = imported(
+        "
+- {namespace: d, max_value: 9, seconds: 60, variables: [user]}
+- {namespace: d, max_value: 1, seconds: 60, conditions: [user == bob]}
+- {namespace: d, max_value: 7, seconds: 5, name: deep, variables: [user, path]}
+",
+    );
+    assert_eq!(left_out, []);
+    assert_eq!(
+        files[0].1,
+        "\
+domain: d
+descriptors:
+  - key: user
+    limits:
+      - {name: per-60s, kind: rolling, capacity: 9, window_seconds: 60}
+    descriptors:
+      - key: path
+        limits:
+          - {name: deep, kind: rolling, capacity: 7, window_seconds: 5}
+  - key: user
+    value: bob
+    limits:
+      - {name: per-60s, kind: rolling, capacity: 1, window_seconds: 60}
+      - {name: per-60s-2, kind: rolling, capacity: 9, window_seconds: 60}
+    descriptors:
+      - key: path
+        limits:
+          - {name: deep, kind: rolling, capacity: 7, window_seconds: 5}
+"
+    );
 }
