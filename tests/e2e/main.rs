@@ -32,6 +32,7 @@ mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
 mod gateway;
+mod gateway_manifests;
 mod leases;
 mod limited;
 mod live;
