@@ -200,7 +200,7 @@ impl Admission {
         note_allowed(plan, &findings, &snapshot.retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
         self.count_per_limit(plan, &findings, true);
-        Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
+        Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
     }
 
     /// The denial of what no wait would ever let pass.

@@ -23,9 +23,8 @@ impl Admission {
                 let amount = requirement.amount;
                 let (left, taken) = match (is_admitted, is_over) {
                     (true, false) => (available.saturating_add(amount), amount),
-                    // Charged although it is refused.
-                    (false, _) => (available, requirement.late.min(available)),
-                    (true, true) => (available, 0),
+                    // It may be charged although it is refused, or a quota that is over.
+                    _ => (available, requirement.late.min(available)),
                 };
                 let is_shadow = requirement.enforcement == Enforcement::Shadow;
                 let capacity = requirement.spec.capacity;

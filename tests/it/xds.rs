@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sluice::config::settings::ratelimit::Xds;
-use sluice::control::xds::pb::{RateLimitConfig, RateLimitPolicy, RateLimitUnit};
+use sluice::control::xds::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
 
 use crate::ads::{Ads, TYPE_URL, config, limit, under};
 use crate::ask::{request, told};
@@ -184,7 +184,9 @@ async fn a_domain_that_a_file_has_is_refused_naming_both() {
 async fn what_was_used_is_charged_although_it_does_not_fit() {
     let ads = Ads::start().await;
     let app = following(&ads).start().await;
-    ads.accepted("1", &[config("d", [limit("route", "r", 21, HOUR)])]).await;
+    let quota = |key: &str| RateLimitDescriptor { quota_mode: true, ..limit(key, "", 12, HOUR) };
+    ads.accepted("1", &[config("d", [limit("route", "r", 21, HOUR), quota("model"), quota("service")])])
+        .await;
     app.answers(&[
         "route=r x0 -> ok 21/21 hour",
         "route=r x10 -> ok 11/21 hour",
@@ -194,6 +196,11 @@ async fn what_was_used_is_charged_although_it_does_not_fit() {
         "route=r x10 -> OVER d:route=r:hour; over 0/21 hour",
         "route=r x0 -> OVER d:route=r:hour; over 0/21 hour",
         "used d:route=r:hour -> 21",
+        // So is a quota that another one of the same request lets pass.
+        "model=m x10 -> ok 2/12 hour",
+        "model=m x10 + service=s x10 -> over 0/12 hour; ok 2/12 hour",
+        "used d:model=m:hour -> 12",
+        "model=m x0 + service=s x0 -> over 0/12 hour; ok 2/12 hour",
         // So are limits that come with the request.
         "user=u x10 <15/hour> -> ok 5/15 hour",
         "user=u x10 <15/hour> -> OVER…",

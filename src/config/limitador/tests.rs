@@ -15,7 +15,7 @@ fn limits_become_descriptors() {
   max_value: 10
   seconds: 60
   conditions: [\"descriptors[0]['req.method'] == 'GET'\"]
-  variables: [descriptors[0].user_id]
+  variables: ['descriptors[0].user_id']
 - namespace: shop
   max_value: 100
   seconds: 3600
