@@ -152,9 +152,11 @@ impl App {
         let shares = descriptors::shares();
         let grpc_port = grpc::port(shares.grpc, &service.metrics);
         let admin_port = admin::port(shares.admin, &service.metrics);
-        let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
-            drop(health.send(it))
-        });
+        let age = settings.grpc.connection_age;
+        let serving =
+            grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), age, stop_grpc.clone(), |it| {
+                drop(health.send(it))
+            });
         tasks.run_until("the gRPC port", stop_grpc.clone(), async {
             serving.await;
             Ok::<(), String>(())

@@ -10,13 +10,14 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use self::env::{Bad, Env};
 use super::check::print_problems;
 use super::serve::start;
 use super::{admin_token, complain};
 use crate::app::Options;
-use crate::config::settings::ratelimit::{InPlace, LimitHeaders, Xds};
+use crate::config::settings::ratelimit::{ConnectionAge, InPlace, LimitHeaders, Xds};
 use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, LogLevel};
 use crate::config::{self, Layout, LimitsIn, Runtime, Settings};
 use crate::state;
@@ -99,6 +100,10 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
         None => Listen::Tcp(address(env, "GRPC_HOST", "GRPC_PORT", 8081)?),
     };
     settings.grpc.tls = grpc_tls(env)?;
+    settings.grpc.connection_age = Some(ConnectionAge {
+        max: env.duration("GRPC_MAX_CONNECTION_AGE", Duration::from_secs(24 * 3600))?,
+        grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", Duration::from_secs(3600))?,
+    });
     settings.admin.listen = address(env, "HOST", "PORT", 8080)?;
     settings.admin.token = admin_token();
     let debug = address(env, "DEBUG_HOST", "DEBUG_PORT", 6070)?;

@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 pub use self::ratelimit::Xds;
-use self::ratelimit::{InPlace, LimitHeaders, Metrics};
+use self::ratelimit::{ConnectionAge, InPlace, LimitHeaders, Metrics};
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink};
@@ -69,6 +69,8 @@ pub struct Grpc {
     pub response_dynamic_metadata: bool,
     /// Only under the name `ratelimit`.
     pub limit_headers: Option<LimitHeaders>,
+    /// Only under the name `ratelimit`; otherwise a connection may last for ever.
+    pub connection_age: Option<ConnectionAge>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +142,7 @@ impl Default for Grpc {
             tls: None,
             response_dynamic_metadata: false,
             limit_headers: None,
+            connection_age: None,
         }
     }
 }

@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use sluice::config::settings::ratelimit::LimitHeaders;
+use sluice::config::settings::ratelimit::{ConnectionAge, LimitHeaders};
 use sluice::config::settings::value::Listen;
 use sluice::control::xds::pb::RateLimitUnit;
 
@@ -238,6 +241,34 @@ fn what_can_t_be_understood_ends_it_naming_the_variable() {
     };
     assert!(fails("CONFIG_TYPE", "XDS").contains("CONFIG_TYPE: must be FILE or GRPC_XDS_SOTW, not `XDS`"));
     assert!(fails("RUNTIME_ROOT", "/nowhere").contains("/nowhere: is no directory that can be read"));
+}
+
+/// Connections that are old are sent away, and nobody's call fails for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_connections_make_way_for_new_ones() {
+    let limits = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]";
+    let age = ConnectionAge { max: Duration::from_millis(200), grace: Duration::from_secs(5) };
+    let app = TestApp::with_limits(limits)
+        .and_settings(move |settings| settings.grpc.connection_age = Some(age))
+        .start()
+        .await;
+    let opened = Arc::new(AtomicUsize::new(0));
+    let (count, grpc) = (Arc::clone(&opened), app.grpc());
+    let open = tower::service_fn(move |_: ::http::Uri| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async move { tokio::net::TcpStream::connect(grpc).await.map(hyper_util::rt::TokioIo::new) }
+    });
+    let channel = tonic::transport::Endpoint::from_static("http://sluice").connect_with_connector_lazy(open);
+    let mut client = RateLimitServiceClient::new(channel);
+    let mut calls = 0;
+    let start = sluice::clock::instant();
+    while start.elapsed() < Duration::from_secs(1) {
+        client.should_rate_limit(request("k=x")).await.expect("a call on an old connection finishes");
+        calls += 1;
+    }
+    assert_eq!(app.used("d:k=x:hour").await, calls);
+    let opened = opened.load(Ordering::SeqCst);
+    assert!((3..=8).contains(&opened), "{opened} connections in five lives");
 }
 
 #[tokio::test(flavor = "multi_thread")]

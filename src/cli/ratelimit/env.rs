@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A variable that can't be understood.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +74,13 @@ impl Env {
         })
     }
 
+    /// As Go writes one: `24h`, `1h30m`, `500ms`.
+    pub(super) fn duration(&self, variable: &'static str, default: Duration) -> Result<Duration, Bad> {
+        let Some(text) = self.text(variable) else { return Ok(default) };
+        let duration = duration(text).filter(|duration| !duration.is_zero());
+        duration.ok_or_else(|| Bad::new(variable, format!("must be a time, as in 24h or 30m, not `{text}`")))
+    }
+
     /// A value whose own error says what would be right.
     pub(super) fn parsed<T: FromStr<Err: fmt::Display>>(
         &self,
@@ -91,4 +99,27 @@ impl Env {
         let Some(text) = self.text(variable) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| Bad::new(variable, format!("{right}, not `{text}`")))
     }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let mut seconds = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let unit = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * unit;
+        rest = after;
+    }
+    Duration::try_from_secs_f64(seconds).ok()
 }

@@ -5,7 +5,7 @@ use super::env::Env;
 /// All that begin so: stores that Sluice doesn't have, and ways to send statistics.
 const PREFIXES: [&str; 6] = ["REDIS_", "MEMCACHE_", "STATSD_", "USE_DOG_STATSD", "TRACING_", "OTEL_"];
 
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 25] = [
     "BACKEND_TYPE",
     "CACHE_KEY_PREFIX",
     "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
@@ -15,8 +15,6 @@ const NAMES: [&str; 27] = [
     "EXPIRATION_JITTER_MAX_SECONDS",
     "EXTRA_TAGS",
     "GRPC_CLIENT_TLS_SAN",
-    "GRPC_MAX_CONNECTION_AGE",
-    "GRPC_MAX_CONNECTION_AGE_GRACE",
     "GRPC_SERVER_TLS_CA_CERT",
     "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
     "LOCAL_CACHE_SIZE_IN_BYTES",

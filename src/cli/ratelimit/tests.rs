@@ -83,6 +83,8 @@ fn what_can_t_be_understood_names_its_variable() {
         ("PROMETHEUS_ADDR", "19001", "must be an address and a port, as in :19001, not `19001`"),
         ("RESPONSE_DYNAMIC_METADATA", "yes", "must be true or false, not `yes`"),
         ("LIMIT_LIMIT_HEADER", "a b", "must be the name of a header, not `a b`"),
+        ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a time, as in 24h or 30m, not `1 day`"),
+        ("GRPC_MAX_CONNECTION_AGE", "0s", "must be a time, as in 24h or 30m, not `0s`"),
         ("NEAR_LIMIT_RATIO", "80", "must be a number from 0 to 1, not `80`"),
         ("GRPC_SERVER_USE_TLS", "true", "is needed for TLS: the path of a file"),
         ("SLUICE_LEDGER", "redis", "must be memory, or tigerbeetle:"),
@@ -99,6 +101,16 @@ fn what_can_t_be_understood_names_its_variable() {
         refused.unwrap_err(),
         "CONFIG_GRPC_XDS_SERVER_URL: must be a host and a port, as in xds:18000, not `a`"
     );
+}
+
+#[test]
+fn times_are_written_as_in_go() {
+    for (text, ms) in
+        [("24h", 86_400_000), ("1h30m", 5_400_000), ("1.5s", 1500), ("250ms", 250), ("1m0.5s", 60_500)]
+    {
+        let settings = settings(&[("GRPC_MAX_CONNECTION_AGE", text)]).unwrap();
+        assert_eq!(settings.grpc.connection_age.unwrap().max, Duration::from_millis(ms), "{text}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the ports that it has in that program's place.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::value::HostPort;
 use crate::config::decode::Fields;
@@ -27,6 +28,15 @@ pub struct LimitHeaders {
     pub limit: String,
     pub remaining: String,
     pub reset: String,
+}
+
+/// How long a connection may last, so that its peer finds instances that were added since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionAge {
+    /// Then the peer is told to open another one, a tenth earlier or later.
+    pub max: Duration,
+    /// After that, for calls under way.
+    pub grace: Duration,
 }
 
 /// Metrics beside Sluice's own.
