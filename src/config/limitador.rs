@@ -104,14 +104,7 @@ fn read(item: &Value<'_>, at: At<'_>, sink: &Sink, namespaces: &mut BTreeMap<Str
     let name = fields.text("name").filter(|name| !name.is_empty());
     let name = name.map_or_else(|| format!("per-{window_seconds}s"), str::to_owned);
     let node = namespaces.entry(namespace.to_owned()).or_default().at(&path);
-    match node.limits.iter().any(|limit| limit.name == name) {
-        true => sink.mistake(item.line, &at, || {
-            format!(
-                "there is another limit `{name}` with these conditions and variables: name it differently"
-            )
-        }),
-        false => node.limits.push(Limit { name, capacity, window_seconds }),
-    }
+    node.push(Limit { name, capacity, window_seconds });
 }
 
 /// The entries that lead to a limit; `None` if there are none that would.
