@@ -152,17 +152,16 @@ fn whole(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for (name, model) in [("allowed", "plain"), ("allowed, with a lease", "leased"), ("denied", "blocked")] {
         if model == "blocked" {
-            let asks = |tenant| smallvec![ask(tenant, model)];
-            let request =
-                |tenant| Request { domain: "llm", asks: asks(tenant), is_retry: false, request_id: None };
-            tenants
-                .iter()
-                .for_each(|tenant| drop(now(service.admission.decide(&snapshot, &request(tenant)))));
+            for tenant in &tenants {
+                let asks = [ask(tenant, model)];
+                let request = Request { domain: "llm", asks: &asks, is_retry: false, request_id: None };
+                drop(now(service.admission.decide(&snapshot, &request)));
+            }
         }
         group.bench_function(name, |b| {
             b.iter(|| {
-                let asks = smallvec![ask(&tenants[next()], model)];
-                let request = Request { domain: "llm", asks, is_retry: false, request_id: None };
+                let asks = [ask(&tenants[next()], model)];
+                let request = Request { domain: "llm", asks: &asks, is_retry: false, request_id: None };
                 now(service.admission.decide(&snapshot, black_box(&request)))
             });
         });

@@ -2,15 +2,19 @@
 //!
 //! | route | answers |
 //! |---|---|
+//! | `GET /` | the page: what happens now, for people (`/page.js`, `/page.css`; `/v1/live` fills it) |
 //! | `GET /livez` | 200 while the process runs |
 //! | `GET /readyz`, `GET /healthcheck` | 200 `OK`, or 503 with the reason |
 //! | `GET /metrics` | Prometheus text |
 //! | `POST /json` | a RateLimitRequest as proto3 JSON: 200, 429, 400, 503 |
 //! | `GET /rlconfig` | the limits in force, a line each |
-//! | `GET /v1/limits`, `GET /v1/limits/{key}` | limits with what is used |
+//! | `GET /v1/limits`, `GET /v1/limits/{key}` | limits with what is used; with `prefix`, `sort` or `limit` derived ones too |
 //! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
 //! | `DELETE /v1/limits/{key}/debt` | forgives what a limit owes |
 //! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
+//! | `GET /v1/top` | the heaviest limits of the last minutes: `by=denied`, `admitted` or `used`, `domain`, `limit` |
+//! | `GET /v1/events` | denials, reloads and the ledger as they happen, as server-sent events |
+//! | `POST /v1/explain` | what a request of `/json` would meet, charging nothing |
 //! | `GET /v1/config` | version, files, problems |
 //! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
 //! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
@@ -28,13 +32,17 @@ mod browser;
 pub mod config;
 mod connections;
 mod error;
+mod events;
+mod explain;
 mod gate;
 mod json;
 mod lease;
 mod limits;
+mod page;
 mod peer;
 mod retry;
 mod rlconfig;
+mod top;
 
 use std::sync::Arc;
 
@@ -114,6 +122,10 @@ fn router(admin: Admin, gate: Gate) -> Router {
     let written = put(limits::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     let policy = put(retry::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     Router::new()
+        .route("/", get(page::html))
+        .route("/page.js", get(page::script))
+        .route("/page.css", get(page::style))
+        .route("/v1/live", get(page::live))
         .route("/livez", get(async || "OK"))
         .route("/readyz", get(ready))
         .route("/healthcheck", health)
@@ -125,6 +137,9 @@ fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/reserve/batch", post(lease::reserve_batch))
         .route("/v1/complete/batch", post(lease::complete_batch))
         .route("/v1/leases/{id}", get(lease::one).delete(lease::leave))
+        .route("/v1/top", get(top::get))
+        .route("/v1/events", get(events::get))
+        .route("/v1/explain", post(explain::post))
         .route("/v1/limits", get(limits::list).merge(written))
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
         .route("/v1/limits/{key}/debt", delete(limits::forgive))

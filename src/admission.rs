@@ -12,21 +12,23 @@ mod hint;
 mod late;
 mod looks;
 mod quota;
+mod refusal;
 mod shadow;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use self::chain::{chain_of, lease_id, undo_of};
 use self::findings::{Findings, charged, never_fits};
+pub(crate) use self::refusal::is_used;
+use self::refusal::{failed_requirements, is_over, reason_of};
 
 pub use self::attempt::Attempt;
 pub use self::decision::{Decision, Denial, DescriptorStatus};
 pub use self::late::LateCharge;
+use crate::activity::{Activity, LastDenial};
 use crate::clock;
 use crate::ledger::{
-    Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, Refusal, RefusalCode, Verdict,
+    Account, Accounts, Chain, Ledger, LedgerError, LiveLedger, Outcome, RefusalCode, Verdict,
 };
 use crate::limit::{LeaseId, LimitId, RequirementSet};
 use crate::queue::share::{Share, Taken};
@@ -38,9 +40,9 @@ use crate::telemetry::{Metrics, Reason};
 
 /// One request, as the domain sees it.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct Request<'a, 'w> {
     pub domain: &'a str,
-    pub asks: SmallVec<[Ask<'a>; 4]>,
+    pub asks: &'a [Ask<'w>],
     /// The caller says that it has tried before.
     pub is_retry: bool,
     /// What the caller calls this request, so that sending it twice charges once.
@@ -77,6 +79,8 @@ pub struct Admission {
     pub accounts: Accounts,
     /// Keeps a share of each limit for those who wait for it.
     pub share: Arc<Share>,
+    /// What was decided, for those who look.
+    pub(crate) activity: Activity<Account>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -89,7 +93,11 @@ enum Reserved {
 }
 
 impl Admission {
-    pub async fn decide(&self, snapshot: &Snapshot, request: &Request<'_>) -> Result<Decision, DecideError> {
+    pub async fn decide(
+        &self,
+        snapshot: &Snapshot,
+        request: &Request<'_, '_>,
+    ) -> Result<Decision, DecideError> {
         let started = clock::instant();
         let domain = snapshot.domain(request.domain);
         let decided = self.decide_uncounted(snapshot, domain, request).await;
@@ -120,10 +128,10 @@ impl Admission {
         &self,
         snapshot: &Snapshot,
         domain: &Domain,
-        request: &Request<'_>,
+        request: &Request<'_, '_>,
     ) -> Result<Decision, DecideError> {
         let now_ms = clock::monotonic_ms();
-        let plan = snapshot.registry.plan(request.domain, &request.asks, &self.accounts)?;
+        let plan = snapshot.registry.plan(request.domain, request.asks, &self.accounts)?;
         if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
@@ -131,15 +139,33 @@ impl Admission {
             domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
-        self.admit(snapshot, &plan, name, now_ms).await
+        self.admit(snapshot, &plan, name, &domain.name, now_ms).await
     }
 
-    /// What follows the plan, for those who know what they want.
+    /// What follows the plan, for those who know what they want. `domain` is who asks, for those who look.
     pub async fn admit(
         &self,
         snapshot: &Snapshot,
         plan: &Plan,
         name: Name<'_>,
+        domain: &Arc<str>,
+        now_ms: u64,
+    ) -> Result<Decision, DecideError> {
+        let decision = self.admit_unnoted(snapshot, plan, name, domain, now_ms).await?;
+        if let Some(Denial { limit: Some(key), reason, retry_after_ms }) = &decision.denial {
+            let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
+            let last = LastDenial { at_ms: now_ms, reason: *reason, retry_after_ms: *retry_after_ms };
+            said_no.inspect(|requirement| self.activity.denied(&requirement.account, domain, last));
+        }
+        Ok(decision)
+    }
+
+    async fn admit_unnoted(
+        &self,
+        snapshot: &Snapshot,
+        plan: &Plan,
+        name: Name<'_>,
+        domain: &Arc<str>,
         now_ms: u64,
     ) -> Result<Decision, DecideError> {
         let mut findings = Findings::of(plan);
@@ -197,7 +223,7 @@ impl Admission {
         // From here on it succeeds.
         taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
-        note_allowed(plan, &findings, &snapshot.retry, now_ms);
+        self.note_allowed(plan, &findings, &snapshot.retry, domain, now_ms);
         self.peek_the_rest(plan, &mut findings);
         self.count_per_limit(plan, &findings, true);
         Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
@@ -282,6 +308,21 @@ impl Admission {
         Decision::denied(plan, name, findings, reason, Some(hint.ms))
     }
 
+    /// The limits that were charged said yes.
+    fn note_allowed(
+        &self,
+        plan: &Plan,
+        findings: &Findings,
+        policy: &RetryPolicy,
+        domain: &Arc<str>,
+        now_ms: u64,
+    ) {
+        let charged = || charged(plan, findings);
+        let hints = charged().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
+        retry::on_allowed(hints, policy, now_ms);
+        charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
+    }
+
     /// What is free of the limit of a requirement, where that costs no round trip.
     fn free(&self, plan: &Plan, index: usize) -> Option<u64> {
         let requirement = &plan.requirements[index];
@@ -305,21 +346,6 @@ impl Admission {
     }
 }
 
-/// The name was used for something that is not held any more.
-fn is_over(code: RefusalCode) -> bool {
-    matches!(
-        code,
-        RefusalCode::Abandoned
-            | RefusalCode::PendingTransferAlreadyVoided
-            | RefusalCode::PendingTransferExpired
-    )
-}
-
-/// The name was used for something else, or for something that is not held any more.
-pub(crate) fn is_used(code: RefusalCode) -> bool {
-    code == RefusalCode::ExistsWithDifferentFields || is_over(code)
-}
-
 /// What each requirement takes of its limit; a shadow takes nothing that others could lack.
 fn enforced(plan: &Plan) -> impl Iterator<Item = (LimitId, u64)> + Clone {
     plan.requirements.iter().map(|requirement| {
@@ -328,43 +354,16 @@ fn enforced(plan: &Plan) -> impl Iterator<Item = (LimitId, u64)> + Clone {
     })
 }
 
-/// The limits that were charged said yes.
-fn note_allowed(plan: &Plan, findings: &Findings, policy: &RetryPolicy, now_ms: u64) {
-    let hints =
-        charged(plan, findings).map(|requirement| (&requirement.account.hints, requirement.spec.kind));
-    retry::on_allowed(hints, policy, now_ms);
-}
-
 /// Jitter; nothing secret.
 fn up_to(n: u64) -> u64 {
     fastrand::u64(0..=n)
-}
-
-fn failed_requirements(members: &[usize], refusal: Refusal) -> RequirementSet {
-    refusal.failed.iter().map(|place| members[place]).collect()
-}
-
-fn reason_of(code: RefusalCode) -> Reason {
-    match code {
-        RefusalCode::LimitDecreasing => Reason::LimitDecreasing,
-        RefusalCode::InDebt => Reason::Debt,
-        // A name that was given back is like one that was refused: another one is needed.
-        RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed | RefusalCode::Abandoned => {
-            Reason::OverLimit
-        }
-        RefusalCode::ExistsWithDifferentFields
-        | RefusalCode::PendingTransferNotFound
-        | RefusalCode::PendingTransferExpired
-        | RefusalCode::PendingTransferAlreadyVoided
-        | RefusalCode::NotAsked => Reason::BackendError,
-    }
 }
 
 /// A tenant is whoever has a limit of its own: the first limit of the request that no name is shared by.
 fn within_budget(
     snapshot: &Snapshot,
     domain: &Domain,
-    request: &Request<'_>,
+    request: &Request<'_, '_>,
     plan: &Plan,
     now_ms: u64,
 ) -> Result<(), RetryHint> {

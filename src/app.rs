@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::Activity;
 use crate::admin::{Admin, Gate, Part};
 use crate::admission::Admission;
 use crate::config::settings;
@@ -135,7 +136,13 @@ impl App {
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
-        let admission = Admission { ledger, accounts, share: Arc::default(), metrics: Arc::clone(&metrics) };
+        let admission = Admission {
+            ledger,
+            accounts,
+            share: Arc::default(),
+            activity: Activity::default(),
+            metrics: Arc::clone(&metrics),
+        };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
         let tells = Tells {
             dynamic_metadata: settings.grpc.response_dynamic_metadata,
@@ -173,6 +180,7 @@ impl App {
             });
         }
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
+        tasks.run_forever("what is watched", Arc::clone(&service).watch_activity());
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
         if !options.files.is_empty() {
@@ -234,6 +242,7 @@ impl App {
         }
         self.service.leases.close(DRAIN_MAX).await;
         self.service.admission.ledger.close().await;
+        self.service.end_watching();
         self.stop_admin.cancel();
         self.control.close().await;
         // Idle connections may stay open; nothing is promised on them.

@@ -12,9 +12,10 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -109,7 +110,7 @@ pub(crate) async fn serve(
     let reflections = Arc::new(Semaphore::new(REFLECTIONS_MAX));
     let server = Server {
         front: Front { service, routes: routes.prepare(), reflections },
-        http: http(),
+        http: http(Calls(Arc::clone(&port))),
         age,
         stop: stop.clone(),
         connections: TaskTracker::new(),
@@ -121,7 +122,7 @@ pub(crate) async fn serve(
 
 struct Server {
     front: Front,
-    http: http2::Builder<TokioExecutor>,
+    http: http2::Builder<Calls>,
     age: Option<ConnectionAge>,
     stop: CancellationToken,
     connections: TaskTracker,
@@ -136,10 +137,12 @@ impl Server {
             service_fn(move |request| Box::pin(front.clone().answer(Arc::clone(&connection), request)));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         let calls = GracefulShutdown::new();
+        let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
         let served = place.keep(calls.watch(self.http.serve_connection(stream, answer)));
         let (age, stop) = (self.age, self.stop.clone());
-        self.connections.spawn(async move {
+        port.run(async move {
             serve_until(served, calls, age, stop).await;
+            drop(open_connection);
             drop(open);
         });
     }
@@ -173,8 +176,18 @@ async fn serve_until(
     }
 }
 
-fn http() -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+/// Runs the calls of all connections. A call ends with its connection at the latest.
+#[derive(Debug, Clone)]
+struct Calls(Arc<Port>);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Calls {
+    fn execute(&self, call: F) {
+        self.0.run(call);
+    }
+}
+
+fn http(calls: Calls) -> http2::Builder<Calls> {
+    let mut http = http2::Builder::new(calls);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -189,4 +202,38 @@ fn http() -> http2::Builder<TokioExecutor> {
         // Nobody reads it in a gRPC answer.
         .auto_date_header(false);
     http
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Empty;
+    use hyper::body::Incoming;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_panics_is_counted_and_leaves_its_connection_alone() {
+        let metrics = Metrics::default();
+        let calls = Calls(port(1, &metrics));
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let answer = service_fn(|request: Request<Incoming>| async move {
+            assert_ne!(request.uri().path(), "/panic", "on purpose");
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+        tokio::spawn(http(calls).serve_connection(TokioIo::new(ours), answer));
+        let (mut client, connection) = h2::client::handshake(theirs).await.unwrap();
+        tokio::spawn(connection);
+        let mut ask = |path: &str| {
+            let request = Request::get(format!("http://sluice{path}")).body(()).unwrap();
+            client.send_request(request, true).unwrap().0
+        };
+        assert!(ask("/panic").await.is_err());
+        assert_eq!(ask("/").await.unwrap().status(), 200);
+        let text = metrics.encode().unwrap();
+        assert!(text.contains("sluice_panics_total{port=\"grpc\"} 1\n"), "{text}");
+    }
 }

@@ -27,6 +27,7 @@ pub mod config;
 pub mod registry;
 pub mod ledger;
 pub mod retry;
+pub(crate) mod activity;
 
 pub mod limit;
 pub mod tls;

@@ -34,7 +34,7 @@ pub use self::share::Share;
 use self::step::Step;
 use crate::clock;
 use crate::lease::Lease;
-use crate::limit::LeaseId;
+use crate::limit::{LeaseId, LimitKey};
 use crate::retry::policy::Queue as Policy;
 use crate::telemetry::{Metrics, QueueEvent};
 
@@ -60,6 +60,15 @@ pub enum NoPlace {
     NameUsed,
     /// This instance stops.
     Closing,
+}
+
+/// Jobs that wait at a limit.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) limit: LimitKey,
+    pub(crate) jobs: usize,
+    /// What they need of it together.
+    pub(crate) amount: u64,
 }
 
 /// What happens to one who leaves.
@@ -173,6 +182,20 @@ impl Queue {
     /// Whether there is a place of this name.
     pub(crate) fn has(&self, id: JobId) -> bool {
         self.places.lock().get(id).is_some()
+    }
+
+    /// The limits that most jobs wait at.
+    pub(crate) fn lines(&self, places: usize) -> Vec<Waiting> {
+        let locked = self.places.lock();
+        let waiting = locked.order.lines().filter_map(|(limit, jobs, amount)| {
+            let limit = locked.limits.get(limit)?.account.key.clone();
+            Some(Waiting { limit, jobs, amount })
+        });
+        let mut lines: Vec<Waiting> = waiting.collect();
+        drop(locked);
+        lines.sort_by(|a, b| b.jobs.cmp(&a.jobs).then_with(|| a.limit.cmp(&b.limit)));
+        lines.truncate(places);
+        lines
     }
 
     /// Tells when a place changes; `None` if there is none.

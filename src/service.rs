@@ -4,15 +4,18 @@
 
 pub(crate) mod check;
 pub(crate) mod complete;
+pub(crate) mod explain;
 pub(crate) mod forgive;
 pub(crate) mod inspect;
 pub mod queue;
 pub mod reserve;
 pub mod unsent;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -35,6 +38,8 @@ pub struct Service {
     pub queue: Queue,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
+    /// What it is called where others have a domain.
+    lease_api_name: Arc<str>,
     pub(crate) tells: Tells,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
@@ -43,6 +48,8 @@ pub struct Service {
     calls: TaskTracker,
     /// Of the gRPC port.
     connections: TaskTracker,
+    /// Cancelled when those who watch should go.
+    watching: CancellationToken,
 }
 
 impl Service {
@@ -53,7 +60,7 @@ impl Service {
         metrics: Arc<Metrics>,
         tells: Tells,
     ) -> Self {
-        let lease_api = metrics.domain(LEASE_API);
+        let (lease_api, lease_api_name) = (metrics.domain(LEASE_API), Arc::from(LEASE_API));
         let (draining, unconfigured) = (AtomicBool::new(false), AtomicBool::new(false));
         let (calls, connections) = (TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
@@ -65,11 +72,13 @@ impl Service {
             queue,
             metrics,
             lease_api,
+            lease_api_name,
             tells,
             draining,
             unconfigured,
             calls,
             connections,
+            watching: CancellationToken::new(),
         }
     }
 

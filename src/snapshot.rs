@@ -34,6 +34,7 @@ pub struct Snapshot {
 /// What is kept of a domain beside its limits. A reload keeps it.
 #[derive(Debug, Clone)]
 pub(crate) struct Domain {
+    pub(crate) name: Arc<str>,
     pub(crate) counters: Arc<DomainCounters>,
     /// Of its retries. None for domains that nobody has: whatever is sent there is let through, and spends nothing.
     pub(crate) budget: Option<Arc<RetryBudget>>,
@@ -66,10 +67,12 @@ impl Snapshot {
             let budget = known.and_then(|known| known.budget.clone());
             let budget = budget.filter(|budget| budget.is_long_enough(&retry.budget));
             let new = || Arc::new(RetryBudget::new(retry.budget.window_seconds));
-            Domain { counters, budget: Some(budget.unwrap_or_else(new)) }
+            let name = known.map_or_else(|| Arc::from(name), |known| Arc::clone(&known.name));
+            Domain { name, counters, budget: Some(budget.unwrap_or_else(new)) }
         };
         let domains = registry.domain_names().map(|name| (name.into(), domain(name))).collect();
-        let unknown_domain = Domain { counters: metrics.domain("unknown"), budget: None };
+        let unknown_domain =
+            Domain { name: Arc::from("unknown"), counters: metrics.domain("unknown"), budget: None };
         Self {
             version,
             loaded_at_unix_ms,
@@ -97,6 +100,11 @@ impl Snapshot {
     /// What is kept of a domain; those that no file names share one, so that requests can't grow the metrics.
     pub(crate) fn domain(&self, name: &str) -> &Domain {
         self.domains.get(name).unwrap_or(&self.unknown_domain)
+    }
+
+    /// The counters of every domain.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &Arc<DomainCounters>> {
+        self.domains.values().chain([&self.unknown_domain]).map(|domain| &domain.counters)
     }
 
     /// Admitted retries per original, over all domains: the metric.

@@ -52,8 +52,8 @@ fn known(service: &Service) -> f64 {
 
 fn decide(service: &Service, tenant: &str) {
     let entries = smallvec![Entry { key: "one", value: tenant }];
-    let asks = smallvec![Ask { entries, hits: 1, limit: None }];
-    let request = Request { domain: "bench", asks, is_retry: false, request_id: None };
+    let asks = [Ask { entries, hits: 1, limit: None }];
+    let request = Request { domain: "bench", asks: &asks, is_retry: false, request_id: None };
     let snapshot = service.live.load();
     // The memory ledger never waits, so one poll is the whole future.
     let decided =

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::response::Json;
 use serde::{Deserialize, Serialize};
 
+use super::Admin;
 use crate::config::Problem;
 use crate::control::{Control, as_json};
 use crate::registry::outline::Outline;
@@ -19,6 +20,21 @@ pub struct ConfigView {
     files: Vec<String>,
     problems: Vec<Problem>,
     failing_since: Option<u64>,
+}
+
+impl ConfigView {
+    pub(crate) fn new(admin: &Admin) -> Self {
+        let snapshot = admin.service.live.load_full();
+        let (health, of_tls) = (admin.control.health(), admin.certificates.problems());
+        let tls_since = of_tls.iter().map(|problem| problem.since_unix_ms);
+        Self {
+            version: snapshot.version,
+            loaded_at: snapshot.loaded_at_unix_ms,
+            files: snapshot.files.clone(),
+            problems: health.problems.into_iter().chain(of_tls.iter().map(problem)).collect(),
+            failing_since: tls_since.chain(health.failing_since_unix_ms).min(),
+        }
+    }
 }
 
 /// Everything that files decide, flat.
@@ -36,16 +52,7 @@ pub(crate) async fn get(
     State(control): State<Arc<Control>>,
     State(certificates): State<Arc<Certificates>>,
 ) -> Json<ConfigView> {
-    let snapshot = service.live.load_full();
-    let (health, of_tls) = (control.health(), certificates.problems());
-    let since = of_tls.iter().map(|problem| problem.since_unix_ms).chain(health.failing_since_unix_ms).min();
-    Json(ConfigView {
-        version: snapshot.version,
-        loaded_at: snapshot.loaded_at_unix_ms,
-        files: snapshot.files.clone(),
-        problems: health.problems.into_iter().chain(of_tls.iter().map(problem)).collect(),
-        failing_since: since,
-    })
+    Json(ConfigView::new(&Admin { service, control, certificates }))
 }
 
 fn problem(of_tls: &FileProblem) -> Problem {

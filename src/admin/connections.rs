@@ -49,7 +49,7 @@ pub(crate) async fn serve(
             answer(router.clone(), request, Arc::clone(&taken))
         });
         let served = draining.watch(http.serve_connection(stream, service));
-        tokio::spawn(place.keep(served));
+        Arc::clone(place.connection.port()).run(place.keep(served));
     };
     listener.serve(&port, stop, connect).await;
     draining.shutdown().await;

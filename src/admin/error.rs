@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
@@ -90,6 +90,12 @@ impl From<BytesRejection> for ApiError {
 }
 
 /// A part of a path that is no text once it is decoded.
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::bad_request(INVALID, rejection.body_text())
+    }
+}
+
 impl From<PathRejection> for ApiError {
     fn from(rejection: PathRejection) -> Self {
         Self::new(rejection.status(), INVALID, rejection.body_text())

@@ -1,7 +1,7 @@
 //! Who may use the admin port: with a token set, those who have it; without one, all but other sites' web pages.
 //!
-//! Health checks are open to all, and so are calls that only read, if the settings say so. In the place of envoyproxy/ratelimit,
-//! whose port has no token, everything is open but what changes limits or the retry policy.
+//! Health checks and the files of the page are open to all, and so are calls that only read, if the settings say so. In the place
+//! of envoyproxy/ratelimit, whose port has no token, everything is open but what changes limits or the retry policy.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::browser;
 use super::error::ApiError;
+use super::page;
 use crate::config::settings::secret::Secret;
 
 /// What orchestrators ask, who have no token.
@@ -78,7 +79,8 @@ impl Gate {
         if carries(request, token) {
             return Ok(Access::Full);
         }
-        if OPEN.contains(&request.uri().path()) || (reads && self.open_reads) {
+        let path = request.uri().path();
+        if OPEN.contains(&path) || (reads && (self.open_reads || page::FILES.contains(&path))) {
             return Ok(Access::Look);
         }
         Err(unauthorized("this call needs the admin token, as `authorization: Bearer <token>`"))

@@ -35,7 +35,8 @@ pub(crate) async fn post(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let request = parse(&body?)?;
-    let checked = service.check(check::parse(&request, None)?).await.map_err(WireError::from)?;
+    let mut parsed = check::parse(&request, None)?;
+    let checked = service.check(&mut parsed).await.map_err(WireError::from)?;
     let (response, unsent) = check::response(checked, &request, &service.tells);
     let status = match response.overall_code() {
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
@@ -48,7 +49,7 @@ pub(crate) async fn post(
     Ok(answer)
 }
 
-fn parse(body: &[u8]) -> Result<pb::RateLimitRequest, ApiError> {
+pub(super) fn parse(body: &[u8]) -> Result<pb::RateLimitRequest, ApiError> {
     let bad = |error: &dyn std::fmt::Display| {
         ApiError::bad_request(INVALID, format!("not a RateLimitRequest in proto3 JSON: {error}"))
     };

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{Path, State};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
+use super::top::list_limit;
+use crate::activity::LIST_MAX;
 use crate::api::error::{INVALID, WireError};
 use crate::config::limit_from_json;
 use crate::control::{Control, WriteError};
@@ -17,6 +19,7 @@ use crate::ledger::SlabView;
 use crate::limit::{Definition, LimitKey, Origin};
 use crate::service::Service;
 use crate::service::inspect::LimitState;
+use crate::service::watch::{Listing, Sort};
 
 /// One limit, flat. While it is decreasing, `capacity` is what still holds and `pending_decrease_to` what it should be.
 #[derive(Debug, Serialize)]
@@ -56,7 +59,7 @@ struct LimitList<'l> {
 }
 
 impl<'l> LimitView<'l> {
-    fn new(state: &'l LimitState) -> Self {
+    pub(super) fn new(state: &'l LimitState) -> Self {
         let (limit, balance) = (&state.limit, state.balance);
         let spec = &limit.spec;
         let capacity = balance.map_or(spec.capacity, |balance| balance.capacity);
@@ -75,10 +78,38 @@ impl<'l> LimitView<'l> {
     }
 }
 
-/// Named limits; derived ones are asked for by key, there may be millions.
-pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Response, ApiError> {
-    let limits = service.limits().await.map_err(WireError::from)?;
+#[derive(Debug, Deserialize)]
+pub(crate) struct ListQuery {
+    prefix: Option<String>,
+    sort: Option<String>,
+    limit: Option<String>,
+}
+
+/// Named limits. With a query also derived ones, those that this instance remembers: there may be millions.
+pub(crate) async fn list(
+    State(service): State<Arc<Service>>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let limits = match query?.0 {
+        ListQuery { prefix: None, sort: None, limit: None } => service.limits().await,
+        query => service.find_limits(&listing(query)?).await.map(|found| found.limits),
+    };
+    let limits = limits.map_err(WireError::from)?;
     Ok(Json(LimitList { limits: limits.iter().map(LimitView::new).collect() }).into_response())
+}
+
+fn listing(query: ListQuery) -> Result<Listing, ApiError> {
+    let sort = match query.sort.as_deref() {
+        None | Some("key") => Sort::Key,
+        Some("used") => Sort::Used,
+        Some("denied") => Sort::Denied,
+        Some(other) => {
+            let detail = format!("sort: must be used, denied or key, not {other:?}");
+            return Err(ApiError::bad_request(INVALID, detail));
+        }
+    };
+    let limit = list_limit(query.limit.as_deref())?.unwrap_or(LIST_MAX);
+    Ok(Listing { prefix: query.prefix.unwrap_or_default(), sort, limit })
 }
 
 pub(crate) async fn one(

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::findings::{Findings, never_fits};
-use super::{Admission, Name, Reserved, is_used, note_allowed};
+use super::{Admission, Name, Reserved, is_used};
 use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::{LedgerError, RefusalCode};
@@ -33,6 +33,7 @@ impl Admission {
         plan: &Plan,
         name: Name<'_>,
         policy: &RetryPolicy,
+        domain: &Arc<str>,
     ) -> Result<Attempt, LedgerError> {
         if let Some(never) = never_fits(plan).lowest() {
             return Ok(Attempt::Never(Arc::from(plan.requirements[never].account.key.as_str())));
@@ -56,7 +57,7 @@ impl Admission {
                 return Ok(Attempt::Refused { limit, spec });
             }
         };
-        note_allowed(plan, &findings, policy, now_ms);
+        self.note_allowed(plan, &findings, policy, domain, now_ms);
         Ok(Attempt::Taken(super::chain::lease_of(plan, &findings, id, reserved_at_unix_ms)))
     }
 }

@@ -8,16 +8,13 @@ use super::Name;
 use super::chain::{lease_of, undo_of};
 use super::findings::Findings;
 use super::late::LateCharge;
+use crate::activity;
 use crate::lease::Lease;
 use crate::ledger::{Chain, RefusalCode};
-use crate::limit::{Kind, LeaseId, LimitId, LimitKey, RequirementSet, Unit};
+use crate::limit::{Kind, LeaseId, LimitKey, RequirementSet, Unit};
 use crate::registry::{Enforcement, Plan, Requirement, Wanted};
 use crate::retry::RetryHint;
 use crate::telemetry::Reason;
-
-/// Of a LimitKey in a header; the rest is cut, because values come from clients and a response whose headers are too long
-/// is none.
-const HEADER_BYTES_MAX: usize = 1024;
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -53,20 +50,10 @@ impl Denial {
         let hint = self.retry_after_ms.map(|ms| RetryHint { ms });
         let retry_after = hint.map(|hint| ("retry-after", hint.retry_after_seconds().to_string()));
         let retry_after_ms = hint.map(|hint| ("retry-after-ms", hint.ms.to_string()));
-        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", in_a_header(limit)));
+        let limit = self.limit.as_ref().map(|limit| ("x-sluice-limit", activity::shown(limit).to_string()));
         let reason = Some(("x-sluice-reason", self.reason.name().to_owned()));
         [retry_after, retry_after_ms, limit, reason].into_iter().flatten()
     }
-}
-
-/// The whole key, or where it is too long its beginning and the id of its account, so that it is still nobody else's.
-fn in_a_header(key: &LimitKey) -> String {
-    let text = key.as_str();
-    if text.len() <= HEADER_BYTES_MAX {
-        return text.to_owned();
-    }
-    let rest = format!("...{}", LimitId::of(key));
-    format!("{}{rest}", &text[..text.floor_char_boundary(HEADER_BYTES_MAX - rest.len())])
 }
 
 /// The answer to one descriptor.

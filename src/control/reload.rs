@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::compose::{Composed, compose};
 use super::sources::SourceName;
 use super::{Control, Health, Owned};
+use crate::activity::Event;
 use crate::clock;
 use crate::config::{Content, Problem};
 use crate::registry::changes::{self, Change};
@@ -12,6 +13,9 @@ use crate::snapshot::Snapshot;
 
 /// Changes that one log line names. The rest are counted; `GET /v1/config/limits` has all.
 const CHANGES_LOGGED_MAX: usize = 100;
+
+/// Problems that one event names; `GET /v1/config` has all.
+const PROBLEMS_TOLD_MAX: usize = 100;
 
 impl Control {
     /// What a source says now, all of it, goes live together with what is live of the others; or, if anything is wrong,
@@ -87,6 +91,7 @@ impl Control {
         }
         if recovered || !changes.is_empty() {
             metrics.reloaded(true);
+            self.tell_of_reload(version, &[]);
         }
     }
 
@@ -108,6 +113,15 @@ impl Control {
         };
         tracing::error!(version, problems = problems.len(), "the {what} are wrong: what was live stays live");
         problems.iter().for_each(|problem| tracing::error!("{problem}"));
+        self.tell_of_reload(version, &problems);
+    }
+
+    /// Tells those who watch.
+    fn tell_of_reload(&self, version: u64, problems: &[Problem]) {
+        let told = problems.iter().take(PROBLEMS_TOLD_MAX).map(serde_json::to_value);
+        let problems: Vec<serde_json::Value> = told.filter_map(Result::ok).collect();
+        let (time_unix_ms, is_live) = (clock::unix_ms(), problems.is_empty());
+        self.service.admission.activity.tell(Event::Reload { time_unix_ms, is_live, version, problems });
     }
 }
 

@@ -24,13 +24,15 @@ use super::body::RequestBody;
 use super::{lease, rls};
 use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent};
-use crate::api::{REQUEST_ID, pb};
+use crate::api::{self, pb};
 use crate::clock;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 
+// Made once: a name that is looked up as text is parsed first.
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+static REQUEST_ID: HeaderName = HeaderName::from_static(api::REQUEST_ID);
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// In front of a message: whether it is compressed, and its length.
@@ -109,8 +111,10 @@ impl Front {
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
-                let request_id = parts.headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-                Ok(match self.decide(message, request_id).await {
+                let request_id = parts.headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+                // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
+                // byte, which costs more than a second allocation.
+                Ok(match Box::pin(self.decide(message, request_id)).await {
                     Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),
                 })

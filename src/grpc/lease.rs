@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use super::watch::{unknown, watch};
+use super::watch::{Watching, unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
 use crate::api::codec::MESSAGE_BYTES_MAX;
@@ -62,7 +61,7 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         Ok(response)
     }
 
-    type WatchLeaseStream = ReceiverStream<Result<pb::LeaseStatus, Status>>;
+    type WatchLeaseStream = Watching;
 
     async fn watch_lease(
         &self,

@@ -85,7 +85,7 @@ pub async fn should_rate_limit(
     message: &pb::RateLimitRequest,
     request_id: Option<&str>,
 ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
-    let parsed = check::parse(message, request_id).map_err(WireError::grpc)?;
-    let checked = service.check(parsed).await.map_err(|error| WireError::from(error).grpc())?;
+    let mut parsed = check::parse(message, request_id).map_err(WireError::grpc)?;
+    let checked = service.check(&mut parsed).await.map_err(|error| WireError::from(error).grpc())?;
     Ok(check::response(checked, message, &service.tells))
 }

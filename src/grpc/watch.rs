@@ -1,10 +1,12 @@
 //! `WatchLease`: the states of a place in the queue as they come, as a stream.
+//!
+//! The connection asks for the next one when it can send it, so a watcher that is slow gets the newest.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use futures_util::stream::{self, BoxStream};
+use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::api::pb::lease as pb;
@@ -16,46 +18,49 @@ use crate::service::Service;
 /// How often those who watch are told that they have moved up.
 const POSITION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// States that a watcher may be behind; one that is slower gets the newest.
-const WATCH_BUFFER: usize = 4;
+pub(super) type Watching = BoxStream<'static, Result<pb::LeaseStatus, Status>>;
 
 pub(super) fn unknown() -> Status {
     Status::not_found(format!("{UNKNOWN_LEASE}: {UNKNOWN_LEASE_DETAIL}"))
 }
 
-pub(super) fn watch(
-    service: &Arc<Service>,
-    id: &str,
-) -> Result<ReceiverStream<Result<pb::LeaseStatus, Status>>, Status> {
+pub(super) fn watch(service: &Arc<Service>, id: &str) -> Result<Watching, Status> {
     let id = JobId::of(&LeaseId::parse(id));
     let changes = service.place_changes(id).ok_or_else(unknown)?;
-    let (sender, receiver) = mpsc::channel(WATCH_BUFFER);
-    let service = Arc::clone(service);
-    tokio::spawn(async move {
-        let mut told = None;
+    let watch = Watch { service: Arc::clone(service), id, changes, told: None };
+    Ok(Box::pin(stream::unfold(Some(watch), async |watch| watch?.next().await)))
+}
+
+struct Watch {
+    service: Arc<Service>,
+    id: JobId,
+    changes: Arc<Notify>,
+    /// The state and the position that the watcher was told last.
+    told: Option<(&'static str, Option<u64>)>,
+}
+
+impl Watch {
+    /// What is new, and who goes on watching after that.
+    async fn next(mut self) -> Option<(Result<pb::LeaseStatus, Status>, Option<Self>)> {
         loop {
+            let changes = Arc::clone(&self.changes);
             let mut changed = std::pin::pin!(changes.notified());
             changed.as_mut().enable();
-            // Sending must be possible before the queue is asked: whoever hears `reserved` has picked it up.
-            let Ok(permit) = sender.reserve().await else { return };
-            let Some(place) = service.place(id, true) else { return permit.send(Err(unknown())) };
+            // Whoever hears `reserved` has picked it up.
+            let Some(place) = self.service.place(self.id, true) else { return Some((Err(unknown()), None)) };
             let is_last = place.state.is_last();
             let news = Some((place.state.name(), place.position));
-            if told != news {
-                permit.send(Ok(status(&place)));
-                told = news;
-            } else {
-                drop(permit);
+            if self.told != news {
+                self.told = news;
+                return Some((Ok(status(&place)), (!is_last).then_some(self)));
             }
             if is_last {
-                return;
+                return None;
             }
             tokio::select! {
                 () = changed => {}
                 () = tokio::time::sleep(POSITION_INTERVAL) => {}
-                () = sender.closed() => return,
             }
         }
-    });
-    Ok(ReceiverStream::new(receiver))
+    }
 }

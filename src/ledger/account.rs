@@ -14,6 +14,7 @@ use quick_cache::Weighter;
 
 use super::tigerbeetle::Known;
 use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
+use crate::activity::{Tallied, Tally};
 use crate::limit::{LimitId, LimitKey};
 use crate::retry::Hints;
 
@@ -25,6 +26,8 @@ pub struct Account {
     pub key: LimitKey,
     pub id: LimitId,
     pub hints: Hints,
+    /// What was decided about it, for those who look.
+    pub(crate) tally: Tally,
     pub(super) decrease: Decrease,
     pub(super) known: OnFirstUse<Known>,
 }
@@ -32,12 +35,29 @@ pub struct Account {
 impl Account {
     pub fn new(key: LimitKey) -> Self {
         let id = LimitId::of(&key);
-        Self { key, id, hints: Hints::default(), decrease: Decrease::default(), known: OnFirstUse::default() }
+        Self {
+            key,
+            id,
+            hints: Hints::default(),
+            tally: Tally::default(),
+            decrease: Decrease::default(),
+            known: OnFirstUse::default(),
+        }
     }
 
     /// Since when the ledger has been waiting for room to lower its capacity, if it is.
     pub(crate) fn decreasing_since_ms(&self) -> Option<u64> {
         self.decrease.since_ms()
+    }
+}
+
+impl Tallied for Account {
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn key(&self) -> &LimitKey {
+        &self.key
     }
 }
 
@@ -148,6 +168,11 @@ impl Accounts {
         // Two threads may meet here: the later one wins, both are right.
         self.table.insert(key, Arc::clone(&account));
         account
+    }
+
+    /// The accounts that are remembered now.
+    pub(crate) fn all(&self) -> Vec<Arc<Account>> {
+        self.table.iter().map(|(_, account)| account).collect()
     }
 
     /// How many keys are remembered now.

@@ -43,6 +43,16 @@ impl LimitKey {
         &self.0
     }
 
+    /// The same text, shared.
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
+    /// The domain of a derived key; `None` if it is none.
+    pub(crate) fn domain(&self) -> Option<String> {
+        self.parts().map(|parts| parts.domain)
+    }
+
     /// The parts of a derived key, or `None` if it isn't written as [`write_prefix`] and
     /// [`write_name`] write it.
     pub fn parts(&self) -> Option<KeyParts> {

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::Duration;
 
 use ahash::AHashMap;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -155,6 +156,15 @@ impl Port {
         }
     }
 
+    /// Runs a connection, or a call on one, in a task of its own. A panic ends only that; it is logged and counted.
+    pub(crate) fn run<F>(self: &Arc<Self>, task: F)
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let ending = Ending(Arc::clone(self));
+        drop(tokio::spawn(task.map(|_| drop(ending))));
+    }
+
     /// Counts a connection that did not get through the TLS handshake.
     pub(crate) fn handshake_failed(&self) {
         self.metrics.closed(Closed::Handshake);
@@ -166,7 +176,23 @@ impl Port {
     }
 }
 
+/// Notices a panic, because it is dropped by it.
+struct Ending(Arc<Port>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.metrics.panics.inc();
+            tracing::error!("a connection or a call failed by a panic; the others go on");
+        }
+    }
+}
+
 impl Connection {
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
     /// Who has the least is closed first.
     fn usefulness(&self) -> (u8, u64) {
         let is_answered = self.is_answered.load(Ordering::Relaxed);

@@ -83,6 +83,13 @@ impl Order {
         self.lines.get(&limit).map_or(0, |line| line.waiting.len())
     }
 
+    /// How many jobs wait at each limit, and what they need of it together.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (LimitId, usize, u64)> {
+        let waiting = self.lines.iter().filter(|(_, line)| !line.waiting.is_empty());
+        waiting
+            .map(|(&limit, line)| (limit, line.waiting.len(), u64::try_from(line.demand).unwrap_or(u64::MAX)))
+    }
+
     /// The job that is next at a limit, and what it needs of it.
     pub(super) fn first_at(&self, limit: LimitId) -> Option<(JobId, u64)> {
         self.lines.get(&limit)?.waiting.first_key_value().map(|(_, first)| *first)

@@ -73,7 +73,8 @@ pub(crate) struct CheckLease {
 }
 
 impl Service {
-    pub(crate) async fn check(self: &Arc<Self>, mut check: Check<'_>) -> Result<Checked, DecideError> {
+    /// Entries that mark a retry are taken out of `check`.
+    pub(crate) async fn check(self: &Arc<Self>, check: &mut Check<'_>) -> Result<Checked, DecideError> {
         let _call = self.call();
         if !check.completions.is_empty() {
             // First, so that what they give back is there for the rest.
@@ -85,7 +86,7 @@ impl Service {
             let snapshot = self.live.load_full();
             let is_retry = take_retry_marks(&mut check.asks, &snapshot.retry.budget.descriptor_key);
             let request =
-                Request { domain: check.domain, asks: check.asks, is_retry, request_id: check.request_id };
+                Request { domain: check.domain, asks: &check.asks, is_retry, request_id: check.request_id };
             let mut decision = self.admission.decide(&snapshot, &request).await?;
             if let Some(late) = decision.late.take() {
                 self.charge_late(late).await;
@@ -117,7 +118,7 @@ impl Service {
 }
 
 /// Looked up anew, so that a decision carries nothing that is nearly never told.
-fn told(registry: &Registry, request: &Request<'_>, statuses: &[DescriptorStatus]) -> Vec<Told> {
+fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorStatus]) -> Vec<Told> {
     let tell = |(ask, status): (&Ask<'_>, &DescriptorStatus)| {
         let node = registry.node(request.domain, ask).filter(|node| !node.rules.is_empty());
         Told {
@@ -130,7 +131,7 @@ fn told(registry: &Registry, request: &Request<'_>, statuses: &[DescriptorStatus
 }
 
 /// Whether an entry says that the caller has tried before. Those entries take no part in matching limits.
-fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
+pub(super) fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
     let mut is_retry = false;
     for ask in asks {
         if ask.entries.iter().any(|entry| entry.key == retry_key) {

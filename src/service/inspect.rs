@@ -67,7 +67,7 @@ impl Service {
         LimitState { limit, balance, slab }
     }
 
-    async fn states(&self, limits: Vec<Arc<NamedLimit>>) -> Result<Vec<LimitState>, LedgerError> {
+    pub(super) async fn states(&self, limits: Vec<Arc<NamedLimit>>) -> Result<Vec<LimitState>, LedgerError> {
         let wants = limits.iter().map(|limit| limit.want()).collect();
         let balances = self.admission.ledger.balances(wants).await?;
         let state = |(limit, balance): (Arc<NamedLimit>, _)| {

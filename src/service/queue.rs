@@ -72,7 +72,8 @@ impl Service {
         let mut refused_by = None;
         let limits = plan.requirements.iter().map(|requirement| requirement.account.id);
         if self.queue.may_skip(JobId::of(&id), limits) {
-            match self.admission.attempt(&plan, Name::Lease(&id), &snapshot.retry).await {
+            match self.admission.attempt(&plan, Name::Lease(&id), &snapshot.retry, &self.lease_api_name).await
+            {
                 Ok(admission::Attempt::Taken(lease)) => return self.served_at_once(ask, plan, lease),
                 Ok(admission::Attempt::NameIsUsed) => return Err(ReserveError::LeaseIdUsed),
                 Ok(admission::Attempt::Refused { limit, .. }) => refused_by = Some(limit),
@@ -204,10 +205,13 @@ impl Attempts for Service {
         // The first attempt has the name of the place, so that whoever asked for a name gets it and is charged once.
         let mut tried = Ok(admission::Attempt::NameIsSpent);
         if attempt.is_first {
-            tried = self.admission.attempt(&plan, Name::Lease(&attempt.name), &snapshot.retry).await;
+            tried = self
+                .admission
+                .attempt(&plan, Name::Lease(&attempt.name), &snapshot.retry, &self.lease_api_name)
+                .await;
         }
         if matches!(tried, Ok(admission::Attempt::NameIsSpent)) {
-            tried = self.admission.attempt(&plan, Name::Fresh, &snapshot.retry).await;
+            tried = self.admission.attempt(&plan, Name::Fresh, &snapshot.retry, &self.lease_api_name).await;
         }
         match tried {
             Ok(admission::Attempt::Taken(lease)) => Attempted::Served(lease),

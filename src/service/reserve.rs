@@ -91,7 +91,8 @@ impl Service {
             AskName::Request(id) => Name::Request(id),
             AskName::Lease(id) => Name::Lease(id),
         };
-        let decided = self.admission.admit(&snapshot, &plan, name, clock::monotonic_ms()).await;
+        let now_ms = clock::monotonic_ms();
+        let decided = self.admission.admit(&snapshot, &plan, name, &self.lease_api_name, now_ms).await;
         let decision = decided.map_err(|error| match error {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),

@@ -13,7 +13,7 @@ macro_rules! words {
 
         impl $name {
             pub(super) const COUNT: usize = [$($word,)*].len();
-            pub(super) const ALL: [Self; Self::COUNT] = [$(Self::$item,)*];
+            pub(crate) const ALL: [Self; Self::COUNT] = [$(Self::$item,)*];
 
             pub(crate) fn name(self) -> &'static str {
                 match self { $(Self::$item => $word,)* }

@@ -47,6 +47,7 @@ pub(super) struct Ports {
     connections: Family<PortLabel, Gauge>,
     connections_closed: Family<PortReasonLabels, Counter>,
     requests_refused: Family<PortReasonLabels, Counter>,
+    panics: Family<PortLabel, Counter>,
 }
 
 impl Ports {
@@ -62,6 +63,11 @@ impl Ports {
             "Requests that held too much or came too slowly to be read",
             self.requests_refused.clone(),
         );
+        registry.register(
+            "sluice_panics",
+            "Connections and calls that ended in a panic, which is a mistake in Sluice",
+            self.panics.clone(),
+        );
     }
 
     /// There from the start, so that a rate can be taken of each.
@@ -73,6 +79,7 @@ impl Ports {
             connections: self.connections.get_or_create_owned(&PortLabel { port }),
             closed: Closed::ALL.map(|why| counter(&self.connections_closed, why.name())),
             refused: Refused::ALL.map(|why| counter(&self.requests_refused, why.name())),
+            panics: self.panics.get_or_create_owned(&PortLabel { port }),
         }
     }
 }
@@ -85,6 +92,7 @@ pub(crate) struct PortMetrics {
     closed: [Counter; Closed::COUNT],
     /// In the order of [`Refused::ALL`].
     refused: [Counter; Refused::COUNT],
+    pub(crate) panics: Counter,
 }
 
 impl PortMetrics {

@@ -6,9 +6,13 @@ use std::num::NonZeroU32;
 use std::process::Command;
 use std::sync::Arc;
 
+use sluice::api::pb;
+use sluice::grpc::rls;
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{Account, Accounts, Action, Chain, Hold, Keep, Transfer, Verdict};
 use sluice::limit::{LeaseId, LimitKey, Overage};
+
+use crate::testapp::TestApp;
 
 const COUNT: u64 = 1_000_000;
 
@@ -28,6 +32,16 @@ fn a_live_reservation_on_a_limit_of_its_own() {
 #[test]
 fn an_idle_limit() {
     assert_at_most("idle limits", 300);
+}
+
+/// A decision is moved to the heap when it begins, as one value. glibc copies what has 4,096 bytes or more byte by byte.
+#[tokio::test]
+async fn a_decision_that_begins() {
+    let app = TestApp::with_limits("domain: d\n").start().await;
+    let message = pb::RateLimitRequest::default();
+    let bytes = size_of_val(&rls::should_rate_limit(&app.app.service, &message, None));
+    println!("a decision: {bytes} bytes");
+    assert!(bytes < 4_096 - 130, "{bytes} bytes, and the port adds 128");
 }
 
 /// Runs this test binary again with nothing but the measurement in it.

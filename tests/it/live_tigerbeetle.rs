@@ -25,11 +25,7 @@ fn limits(capacity: u64) -> String {
 async fn start(builder: Builder, server: &Server) -> TestApp {
     let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
     let app = builder.and_settings(move |settings| settings.ledger.uri = uri).start().await;
-    until("readiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
+    app.readiness(200).await;
     app
 }
 
@@ -115,11 +111,7 @@ async fn limits_are_made_when_the_ledger_is_back() {
     let mut server = Server::start();
     let app = start(TestApp::with_limits(&limits(10)), &server).await;
     server.kill();
-    until("unreadiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == 503 { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
+    app.readiness(503).await;
     let body = r#"{"key": "night", "kind": "rolling", "capacity": 7, "window_seconds": 60}"#;
     let put = app.send("PUT", "/v1/limits", body).await;
     assert_eq!(

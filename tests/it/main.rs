@@ -37,6 +37,7 @@ mod overage;
 mod ports;
 mod hints;
 mod matching;
+mod watching;
 
 mod live;
 mod live_api;

@@ -54,12 +54,24 @@ fn every_rust_file_opens_with_what_it_is_for() {
     assert_eq!(mute, [""; 0], "these have no `//!` on their first line");
 }
 
+/// What is spawned bare can end without anybody noticing. Tasks belong to a Supervisor, to a tracker, or to one of these.
+#[test]
+fn every_task_has_an_owner() {
+    let owners = ["src/ledger/tigerbeetle/restart.rs", "src/listen/port.rs"];
+    let spawning = files("src", ".rs").into_iter().filter(|path| {
+        let text = read(path);
+        let (code, _) = text.split_once("\nmod tests {").unwrap_or((&text, ""));
+        !shown(path).contains("tests") && code.contains("tokio::spawn(")
+    });
+    assert_eq!(spawning.map(|path| shown(&path)).collect::<Vec<_>>(), owners);
+}
+
 /// Imports go down only: a module uses those that lib.rs lists after it.
 #[test]
 fn every_module_uses_only_those_below_it() {
     let lib = read(&root().join("src/lib.rs"));
     let order: Vec<&str> =
-        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+        lib.lines().filter_map(|line| line.split_once("mod ")?.1.strip_suffix(';')).collect();
     assert!(order.len() > 10, "{order:?}");
     let rank = |module: &str| order.iter().position(|name| *name == module);
     let mut violations = Vec::new();

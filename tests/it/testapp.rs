@@ -10,6 +10,7 @@ use sluice::config::settings::value::Listen;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::http::{self, Answer};
+use crate::wait::until;
 
 /// A server that runs until it is dropped.
 pub struct TestApp {
@@ -46,6 +47,15 @@ impl TestApp {
 
     pub async fn get(&self, path: &str) -> Answer {
         http::get(self.app.admin, path).await
+    }
+
+    /// Waits until `/readyz` answers so.
+    pub async fn readiness(&self, expected: u16) {
+        until("readiness", async || {
+            let answer = self.get("/readyz").await;
+            if answer.status == expected { Ok(()) } else { Err(format!("{answer:?}")) }
+        })
+        .await;
     }
 
     pub async fn post(&self, path: &str, body: &str) -> Answer {

@@ -30,19 +30,11 @@ fn on(server: &Server) -> Builder {
     })
 }
 
-async fn ready(app: &TestApp, expected: u16) {
-    until("readiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == expected { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_as_the_embedded_ledger_does() {
     let server = Server::start();
     let app = on(&server).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     assert!(app.say("path=/a x9").await.starts_with("ok "));
     // What is left is a recent sample, taken off the path of requests.
     until("a sample", async || {
@@ -78,7 +70,7 @@ async fn answers_as_the_embedded_ledger_does() {
 async fn shadow_limits_are_counted_together() {
     let server = Server::start();
     let app = on(&server).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     let ask = "path=/a + seen=a + seen=b + seen=c + seen=d -> ok …";
     // The accounts are made.
     app.answers(&[ask]).await;
@@ -98,7 +90,7 @@ async fn two_sluices_and_two_hundred_callers_admit_exactly_fifty() {
     let server = Server::start();
     let apps = [on(&server).start().await, on(&server).start().await];
     for app in &apps {
-        ready(app, 200).await;
+        app.readiness(200).await;
     }
     let mut callers = tokio::task::JoinSet::new();
     for n in 0..200 {
@@ -139,7 +131,7 @@ async fn when_the_ledger_fails_the_policy_decides() {
             })
             .start()
             .await;
-        ready(&app, 200).await;
+        app.readiness(200).await;
         app.answers(&["path=/before -> ok …"]).await;
         apps.push(app);
     }
@@ -149,7 +141,7 @@ async fn when_the_ledger_fails_the_policy_decides() {
     // It was connected and does not answer in time.
     error.answers(&["path=/x -> DeadlineExceeded: …"]).await;
     for app in &apps {
-        ready(app, 503).await;
+        app.readiness(503).await;
     }
     server.signal("CONT");
     server.kill();
@@ -171,7 +163,7 @@ async fn when_the_ledger_fails_the_policy_decides() {
 
     server.restart();
     for app in &apps {
-        ready(app, 200).await;
+        app.readiness(200).await;
         app.answers(&["path=/after -> ok …"]).await;
     }
     assert_eq!(error.used("d:path=/after:hour").await, 4, "all four charged the ledger again");
@@ -190,7 +182,7 @@ async fn starts_unready_and_becomes_ready_by_itself() {
     assert_eq!(unready.status, 503);
     app.answers(&["path=/x -> Unavailable: …"]).await;
     let _server = Server::start_on(port);
-    ready(&app, 200).await;
+    app.readiness(200).await;
     app.answers(&["path=/x -> ok …", "used d:path=/x:hour -> 1"]).await;
     // Named limits were made without being asked for.
     until("the named limit", async || {

@@ -27,17 +27,9 @@ fn on(server: &Server) -> Builder {
     })
 }
 
-async fn ready(app: &TestApp, expected: u16) {
-    until("readiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == expected { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
-}
-
 async fn start(server: &Server) -> TestApp {
     let app = on(server).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     app
 }
 
@@ -63,7 +55,7 @@ async fn ask(app: &TestApp, text: &str) -> String {
 async fn names_that_only_the_ledger_knows() {
     let server = Server::start();
     let app = on(&server).and_settings(|settings| settings.leases.book_max = 1).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     run_forgotten(&app).await;
 }
 
@@ -72,7 +64,7 @@ async fn names_that_only_the_ledger_knows() {
 async fn answers_that_are_never_sent_hold_nothing() {
     let server = Server::start();
     let app = on(&server).and_limits(&unsent::LIMITS.replace("domain: d", "domain: unsent")).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     unsent::reset_calls_hold_nothing(&app, "unsent").await;
     unsent::closed_calls_hold_nothing(&app, "unsent").await;
 }
@@ -112,25 +104,27 @@ async fn any_instance_completes_a_token_once() {
     );
 }
 
+/// A completion whose caller leaves before it is answered.
+async fn cut(app: &TestApp, token: &str) {
+    let mut client = app.client();
+    let done = client.should_rate_limit(request(&format!("lease_id={token} x3")));
+    assert!(tokio::time::timeout(Duration::from_millis(100), done).await.is_err(), "it answered");
+}
+
 /// Envoy gives a completion 20 ms by default.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_completion_outlives_its_call() {
     let server = Server::start();
     let app = on(&server).and_settings(|settings| settings.ledger.timeout_ms = 400).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     let (first, second) = (ask(&app, "row=a x10").await, ask(&app, "row=a x10").await);
-    let mut client = app.client();
-    let mut cut = async |token: &str| {
-        let done = client.should_rate_limit(request(&format!("lease_id={token} x3")));
-        assert!(tokio::time::timeout(Duration::from_millis(100), done).await.is_err(), "it answered");
-    };
     server.signal("STOP");
-    cut(&first).await;
+    cut(&app, &first).await;
     // Also when the ledger is known to be away.
-    ready(&app, 503).await;
-    cut(&second).await;
+    app.readiness(503).await;
+    cut(&app, &second).await;
     server.signal("CONT");
-    ready(&app, 200).await;
+    app.readiness(200).await;
     until_used(&app, "d:row=a:held", 0).await;
     until_used(&app, "d:row=a:tokens", 6).await;
 }
@@ -140,17 +134,12 @@ async fn a_completion_outlives_its_call() {
 async fn a_completion_waits_for_a_server_that_is_away_for_long() {
     let mut server = Server::start();
     let app = on(&server).and_settings(|settings| settings.ledger.timeout_ms = 400).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     let (first, second) = (ask(&app, "row=a x10").await, ask(&app, "row=a x10").await);
-    let mut client = app.client();
-    let mut cut = async |token: &str| {
-        let done = client.should_rate_limit(request(&format!("lease_id={token} x3")));
-        assert!(tokio::time::timeout(Duration::from_millis(100), done).await.is_err(), "it answered");
-    };
     server.signal("STOP");
-    cut(&first).await;
-    ready(&app, 503).await;
-    cut(&second).await;
+    cut(&app, &first).await;
+    app.readiness(503).await;
+    cut(&app, &second).await;
     until("two that wait", async || {
         let metrics = app.get("/metrics").await.body;
         if metrics.contains("sluice_completions_waiting 2\n") { Ok(()) } else { Err(metrics) }
@@ -161,7 +150,7 @@ async fn a_completion_waits_for_a_server_that_is_away_for_long() {
     let third = complete(&app, Port::Http, json!({"lease_token": first})).await;
     assert_eq!(third["ok"], false, "{third}");
     server.restart();
-    ready(&app, 200).await;
+    app.readiness(200).await;
     until_used(&app, "d:row=a:held", 0).await;
     until_used(&app, "d:row=a:tokens", 6).await;
     until("none that wait", async || {
@@ -185,7 +174,7 @@ async fn stopping_waits_for_completions() {
     assert!(!stopped.is_finished(), "it did not wait");
     server.signal("CONT");
     stopped.await.unwrap();
-    ready(&other, 200).await;
+    other.readiness(200).await;
     other.answers(&["used d:row=a:tokens -> 3", "used d:row=a:held -> 0"]).await;
 }
 
@@ -213,7 +202,7 @@ async fn a_caller_that_has_left_holds_nothing() {
     };
     assert!(tokio::time::timeout(Duration::from_millis(100), asks).await.is_err(), "they answered");
     server.signal("CONT");
-    ready(&app, 200).await;
+    app.readiness(200).await;
     for (limit, used) in [("held", 1), ("tokens", 1), ("bytes", 1)] {
         until_used(&app, &format!("d:row=a:{limit}"), used).await;
     }
@@ -253,7 +242,7 @@ async fn a_limit_that_is_decreasing_says_so() {
         settings.leases.secrets = vec![Secret::new("a secret that all have")];
     });
     let new = new.start().await;
-    ready(&new, 200).await;
+    new.readiness(200).await;
     for port in [Port::Http, Port::Grpc] {
         let denied = reserve(&new, port, want("a", "tokens", 1)).await;
         assert_eq!(denied["error"], "limit_decreasing:d:row=a:tokens", "{denied}");
@@ -282,12 +271,12 @@ async fn while_the_ledger_is_away_the_policy_decides() {
             settings.ledger.on_failure = policy;
         });
         let app = changed.start().await;
-        ready(&app, 200).await;
+        app.readiness(200).await;
         apps.push(app);
     }
     server.kill();
     for app in &apps {
-        ready(app, 503).await;
+        app.readiness(503).await;
     }
     let [error, allow, deny] = &apps[..] else { panic!("three apps") };
     let body = want("a", "tokens", 1).to_string();
@@ -316,9 +305,9 @@ async fn the_stand_in_gives_back_what_it_gave() {
         })
         .start()
         .await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     server.kill();
-    ready(&app, 503).await;
+    app.readiness(503).await;
     for _ in 0..3 {
         let token = ask(&app, "row=a x20").await;
         app.answers(&["row=a x1 -> OVER d:row=a:held; over …"]).await;
@@ -331,6 +320,6 @@ async fn the_stand_in_gives_back_what_it_gave() {
 async fn ten_thousand_leases_leave_nothing_behind() {
     let server = Server::start();
     let app = on(&server).and_limits(LOAD).start().await;
-    ready(&app, 200).await;
+    app.readiness(200).await;
     ten_thousand(&app).await;
 }

@@ -114,11 +114,7 @@ fn on(server: &Server) -> Builder {
 
 async fn start(server: &Server) -> TestApp {
     let app = on(server).start().await;
-    until("readiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
+    app.readiness(200).await;
     app
 }
 

@@ -21,11 +21,7 @@ async fn start(server: &Server, policy: &str) -> TestApp {
         settings.leases.secrets = vec![Secret::new("a secret that all have")];
     });
     let app = builder.start().await;
-    until("readiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
+    app.readiness(200).await;
     app
 }
 

@@ -12,7 +12,6 @@ use sluice::telemetry::Metrics;
 use crate::testapp::TestApp;
 use crate::tigerbeetle::Server;
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
-use crate::wait::until;
 
 /// One Sluice, as far as slabs go.
 struct Instance {
@@ -188,11 +187,7 @@ async fn app_on(server: &Server, slabs: SlabSetting) -> TestApp {
         settings.ledger.slabs = slabs;
     });
     let app = app.start().await;
-    until("readiness", async || {
-        let answer = app.get("/readyz").await;
-        if answer.status == 200 { Ok(()) } else { Err(format!("{answer:?}")) }
-    })
-    .await;
+    app.readiness(200).await;
     app
 }
 

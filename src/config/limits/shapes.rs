@@ -33,43 +33,34 @@ pub(crate) static RATE_LIMIT: Shape = Shape {
 
 pub(crate) static REPLACED: Shape = Shape { name: "an entry of `replaces`", keys: &["name"], family: FAMILY };
 
+/// The keys of a limit, wherever it is written: what it is called, what all have, and what only this one has.
+macro_rules! keys_of_limit {
+    ($name:literal $(, $more:literal)*) => {
+        &[
+            $name,
+            "kind",
+            "capacity",
+            "window_seconds",
+            "timeout_seconds",
+            "unit",
+            "description",
+            "overage",
+            "exact",
+            "charge",
+            $($more,)*
+        ]
+    };
+}
+
 /// A limit that one descriptor has for itself.
 pub(crate) static INLINE: Shape = Shape {
     name: "a limit of a descriptor",
-    keys: &[
-        "name",
-        "kind",
-        "capacity",
-        "window_seconds",
-        "timeout_seconds",
-        "unit",
-        "description",
-        "overage",
-        "exact",
-        "charge",
-        "cost",
-        "reconcile",
-    ],
+    keys: keys_of_limit!("name", "cost", "reconcile"),
     family: FAMILY,
 };
 
 /// A limit under the top-level `limits`.
-pub(crate) static NAMED: Shape = Shape {
-    name: "a named limit",
-    keys: &[
-        "key",
-        "kind",
-        "capacity",
-        "window_seconds",
-        "timeout_seconds",
-        "unit",
-        "description",
-        "overage",
-        "exact",
-        "charge",
-    ],
-    family: FAMILY,
-};
+pub(crate) static NAMED: Shape = Shape { name: "a named limit", keys: keys_of_limit!("key"), family: FAMILY };
 
 pub(crate) static REFERENCE: Shape =
     Shape { name: "a reference to a named limit", keys: &["ref", "cost", "reconcile"], family: FAMILY };

@@ -137,7 +137,8 @@ impl<L: Ledger + 'static> Shared<L> {
                 }
                 Decision::Ledger(aside) => {
                     self.metrics.slab_answers.ledger.inc();
-                    return self.ask_ledger(chain, split, aside).await;
+                    // It takes a round trip; those that slabs answer don't make room for it.
+                    return Box::pin(self.ask_ledger(chain, split, aside)).await;
                 }
             }
         }
@@ -258,13 +259,14 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         let shared = &self.shared;
         let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
-        let Some(split) = split else { return shared.ledger.apply(chain).await };
+        // Borrowed: moved, it would be kept twice.
+        let Some(split) = &split else { return shared.ledger.apply(chain).await };
         let answer = async {
             // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
             if chain.keep == Keep::Name {
-                shared.answer_once(chain, &split).await
+                shared.answer_once(chain, split).await
             } else {
-                shared.answer(chain, &split).await
+                shared.answer(chain, split).await
             }
         };
         let late = |_| LedgerError::TimedOut(u64::try_from(shared.timeout.as_millis()).unwrap_or(u64::MAX));

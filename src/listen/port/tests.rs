@@ -51,6 +51,26 @@ async fn a_newcomer_waits_until_the_place_is_free() {
     assert!(!is_closing(&second));
 }
 
+#[tokio::test]
+async fn a_panic_is_counted_and_ends_only_its_own_task() {
+    let port = port(1, 0, 0);
+    let place = port.admit().await;
+    port.run(async move {
+        let _place = place;
+        panic!("on purpose");
+    });
+    let next = port.admit().await;
+    assert_eq!(port.metrics.panics.get(), 1, "and its place is free");
+    let (told, hears) = tokio::sync::oneshot::channel();
+    port.run(async move {
+        let _place = next;
+        told.send(()).expect("the test must listen");
+    });
+    hears.await.expect("other tasks must run");
+    drop(port.admit().await);
+    assert_eq!(port.metrics.panics.get(), 1);
+}
+
 #[test]
 fn a_connection_holds_at_most_what_is_free() {
     let port = port(10, 1000, 400);

@@ -1,0 +1,153 @@
+//! What happens now, for those who watch: the heaviest limits, events, and an overview of everything.
+//!
+//! Changes nothing. Refuses to know the wire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use super::Service;
+use super::inspect::LimitState;
+use crate::activity::{By, Event, Heavy};
+use crate::clock;
+use crate::ledger::{Ledger, LedgerError};
+use crate::queue::Waiting;
+use crate::registry::NamedLimit;
+use crate::telemetry::Decided;
+
+/// How often it is seen that the ledger has gone or come back.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How often what was decided is gathered: events tell of a limit once in this time.
+const GATHER_MS: u64 = 1_000;
+
+/// Those who listen to events at the same time.
+const LISTENERS_MAX: usize = 256;
+
+/// Limits whose balances are read to find those that are used most.
+const BALANCES_MAX: usize = 10_000;
+
+/// In what order limits are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Sort {
+    #[default]
+    Key,
+    /// Those of which most is used first.
+    Used,
+    /// Those that denied most lately first.
+    Denied,
+}
+
+/// Which limits are listed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Listing {
+    pub(crate) prefix: String,
+    pub(crate) sort: Sort,
+    pub(crate) limit: usize,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) limits: Vec<LimitState>,
+    /// How many have such a key.
+    pub(crate) total: usize,
+}
+
+/// Too many listen already.
+#[derive(Debug)]
+pub(crate) struct TooManyListeners;
+
+impl Service {
+    /// Gathers what was decided, and sees when the ledger goes and comes back.
+    pub(crate) async fn watch_activity(self: Arc<Self>) {
+        let (mut gathered_ms, mut was_up) = (clock::monotonic_ms(), None);
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now_ms = clock::monotonic_ms();
+            if now_ms.saturating_sub(gathered_ms) >= GATHER_MS {
+                gathered_ms = now_ms;
+                self.admission.activity.gather(now_ms, clock::unix_ms());
+            }
+            let up = self.is_ledger_up();
+            if was_up.replace(up).is_some_and(|was_up| was_up != up) {
+                self.admission.activity.tell(Event::Ledger { time_unix_ms: clock::unix_ms(), up });
+            }
+        }
+    }
+
+    /// The heaviest limits of the last minutes.
+    pub(crate) fn top(&self, by: By, domain: Option<&str>, places: usize) -> Vec<Heavy> {
+        self.admission.activity.top(by, domain, places, clock::monotonic_ms())
+    }
+
+    /// What happens from now on.
+    pub(crate) fn listen(&self) -> Result<broadcast::Receiver<Arc<Event>>, TooManyListeners> {
+        let activity = &self.admission.activity;
+        if activity.listeners() >= LISTENERS_MAX { Err(TooManyListeners) } else { Ok(activity.listen()) }
+    }
+
+    /// Ends what those who watch read, so that stopping need not wait for them.
+    pub(crate) fn end_watching(&self) {
+        self.watching.cancel();
+    }
+
+    /// Returns when those who watch should go.
+    pub(crate) async fn watching_ends(&self) {
+        self.watching.cancelled().await;
+    }
+
+    /// How requests were answered since the start, over all domains.
+    pub(crate) fn decided(&self) -> Decided {
+        self.live.load().counters().chain([&self.lease_api]).map(|counters| counters.decided()).sum()
+    }
+
+    pub(crate) fn is_ledger_up(&self) -> bool {
+        self.admission.ledger.ready().is_ok()
+    }
+
+    /// The limits that most jobs wait at.
+    pub(crate) fn lines(&self, places: usize) -> Vec<Waiting> {
+        self.queue.lines(places)
+    }
+
+    /// Named limits, and the derived ones that this instance remembers.
+    pub(crate) async fn find_limits(&self, listing: &Listing) -> Result<Found, LedgerError> {
+        let mut found = self.remembered(&listing.prefix);
+        let total = found.len();
+        match listing.sort {
+            Sort::Key => found.truncate(listing.limit),
+            Sort::Denied => {
+                let heavy = self.top(By::Denied, None, crate::activity::LIST_MAX);
+                let place = |limit: &Arc<NamedLimit>| {
+                    let key = crate::activity::shown(&limit.account.key);
+                    heavy.iter().position(|it| it.key == key).unwrap_or(usize::MAX)
+                };
+                found.sort_by_cached_key(place);
+                found.truncate(listing.limit);
+            }
+            Sort::Used => found.truncate(BALANCES_MAX),
+        }
+        let mut states = self.states(found).await?;
+        if listing.sort == Sort::Used {
+            states.sort_by_key(|state| std::cmp::Reverse(state.balance.unwrap_or_default().used));
+            states.truncate(listing.limit);
+        }
+        Ok(Found { limits: states, total })
+    }
+
+    /// By key, each once.
+    fn remembered(&self, prefix: &str) -> Vec<Arc<NamedLimit>> {
+        let snapshot = self.live.load_full();
+        let named = snapshot.registry.named().cloned();
+        let derived = self.admission.accounts.all().into_iter();
+        let derived =
+            derived.filter_map(|it| snapshot.registry.resolve(it.key.as_str(), &self.admission.accounts));
+        let mut all: Vec<Arc<NamedLimit>> =
+            named.chain(derived).filter(|limit| limit.account.key.as_str().starts_with(prefix)).collect();
+        all.sort_by(|a, b| a.account.key.cmp(&b.account.key));
+        all.dedup_by(|a, b| a.account.key == b.account.key);
+        all
+    }
+}
