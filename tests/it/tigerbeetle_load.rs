@@ -245,6 +245,11 @@ fn random_chain(
                 let hold = Hold { overage: Overage::Debt, ..hold };
                 let actions = [Action::Rereserve(hold), Action::Debt(hold), Action::TakeUpTo(hold)];
                 transfers[0].action = actions[random.usize(..3)];
+                // A part of it is taken and the rest owed, both or neither.
+                if transfers[0].action == Action::Debt(hold) && random.bool() {
+                    let taken = Hold { amount: random.u64(..=hold.amount), ..hold };
+                    transfers.push(Transfer { action: Action::Rereserve(taken), ..transfers[0].clone() });
+                }
             }
             chain(lease, Keep::ForRetries, transfers)
         }

@@ -200,6 +200,7 @@ impl Worker<'_> {
         for Transfer { account, action } in &chain.transfers {
             if let Action::Debt(hold) = action
                 && hold.overage == Overage::Repay
+                && hold.amount > 0
             {
                 account.known.owing().meet(Some(hold.lifetime_seconds));
                 self.shared.owes_more(account, if is_new { hold.amount } else { 0 });
