@@ -60,6 +60,17 @@ pub enum Name<'a> {
     Lease(&'a LeaseId),
 }
 
+/// A plan, and what it is decided with.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub snapshot: &'a Snapshot,
+    pub plan: &'a Plan,
+    pub name: Name<'a>,
+    /// Who asks, for those who look.
+    pub domain: &'a Arc<str>,
+    pub now_ms: u64,
+}
+
 /// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
@@ -139,47 +150,21 @@ impl Admission {
             domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
-        self.admit(snapshot, &plan, name, &domain.name, now_ms).await
+        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, now_ms }).await
     }
 
-    /// What follows the plan, for those who know what they want. `domain` is who asks, for those who look.
-    pub async fn admit(
-        &self,
-        snapshot: &Snapshot,
-        plan: &Plan,
-        name: Name<'_>,
-        domain: &Arc<str>,
-        now_ms: u64,
-    ) -> Result<Decision, DecideError> {
-        let decision = self.admit_unnoted(snapshot, plan, name, domain, now_ms).await?;
-        if let Some(Denial { limit: Some(key), reason, retry_after_ms }) = &decision.denial {
-            let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
-            let last = LastDenial { at_ms: now_ms, reason: *reason, retry_after_ms: *retry_after_ms };
-            said_no.inspect(|requirement| self.activity.denied(&requirement.account, domain, last));
-        }
-        Ok(decision)
-    }
-
-    async fn admit_unnoted(
-        &self,
-        snapshot: &Snapshot,
-        plan: &Plan,
-        name: Name<'_>,
-        domain: &Arc<str>,
-        now_ms: u64,
-    ) -> Result<Decision, DecideError> {
+    /// What follows the plan, for those who know what they want.
+    pub async fn admit(&self, asked: &Asked<'_>) -> Result<Decision, DecideError> {
+        let Asked { snapshot, plan, name, now_ms, .. } = *asked;
         let mut findings = Findings::of(plan);
-        let never = never_fits(plan);
-        if !never.is_empty() && !findings.leave_out(plan, never) {
-            findings.failed |= never;
-            self.peek_the_rest(plan, &mut findings);
-            self.count_per_limit(plan, &findings, false);
-            return Ok(Decision::denied(plan, name, findings, Reason::NeverFits, None));
-        }
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
             findings.failed |= failed;
-            self.refuse(snapshot, plan, name, findings, reason, now_ms)
+            self.deny(asked, findings, reason, None)
         };
+        let never = never_fits(plan);
+        if !never.is_empty() && !findings.leave_out(plan, never) {
+            return Ok(refuse(findings, never, Reason::NeverFits));
+        }
         for (failed, reason) in self.looks(plan) {
             if !failed.is_empty() && !findings.leave_out(plan, failed) {
                 return Ok(refuse(findings, failed, reason));
@@ -205,13 +190,7 @@ impl Admission {
                 return Ok(Decision { refused: Some(code), ..denied });
             }
             Ok(Reserved::Refused(code)) => {
-                let reason = reason_of(code);
-                let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
-                self.peek_the_rest(plan, &mut findings);
-                findings.believe_the_refusal(plan, code);
-                self.count_per_limit(plan, &findings, false);
-                let denied = Decision::denied(plan, name, findings, reason, Some(hint.ms));
-                return Ok(Decision { refused: Some(code), ..denied });
+                return Ok(self.deny(asked, findings, reason_of(code), Some(code)));
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
@@ -222,8 +201,11 @@ impl Admission {
         };
         // From here on it succeeds.
         taken.into_iter().for_each(Taken::keep);
-        self.count_shadows(plan, name, &id, &mut findings).await;
-        self.note_allowed(plan, &findings, &snapshot.retry, domain, now_ms);
+        if plan.requirements.iter().any(|requirement| requirement.enforcement == Enforcement::Shadow) {
+            // On the heap, because few have one and all would carry the space for it.
+            Box::pin(self.count_shadows(plan, name, &id, &mut findings)).await;
+        }
+        self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, now_ms);
         self.peek_the_rest(plan, &mut findings);
         self.count_per_limit(plan, &findings, true);
         Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
@@ -292,20 +274,28 @@ impl Admission {
         }
     }
 
-    /// A refusal that needs no ledger.
-    fn refuse(
+    /// The denial of what some limits refuse; `code` is what the ledger said, if it was asked.
+    fn deny(
         &self,
-        snapshot: &Snapshot,
-        plan: &Plan,
-        name: Name<'_>,
+        asked: &Asked<'_>,
         mut findings: Findings,
         reason: Reason,
-        now_ms: u64,
+        code: Option<RefusalCode>,
     ) -> Decision {
-        let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
+        let Asked { snapshot, plan, name, domain, now_ms } = *asked;
+        // What never fits is not told to come back.
+        let hint = (reason != Reason::NeverFits)
+            .then(|| self.hint(&snapshot.retry, plan, &findings, reason, now_ms).ms);
         self.peek_the_rest(plan, &mut findings);
+        code.inspect(|code| findings.believe_the_refusal(plan, *code));
         self.count_per_limit(plan, &findings, false);
-        Decision::denied(plan, name, findings, reason, Some(hint.ms))
+        let denied = Decision::denied(plan, name, findings, reason, hint);
+        if let Some(key) = denied.denial.as_ref().and_then(|denial| denial.limit.as_ref()) {
+            let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
+            let last = LastDenial { at_ms: now_ms, reason, retry_after_ms: hint };
+            said_no.inspect(|requirement| self.activity.denied(&requirement.account, domain, last));
+        }
+        Decision { refused: code, ..denied }
     }
 
     /// The limits that were charged said yes.

@@ -7,6 +7,7 @@ mod front;
 mod lease;
 mod opening;
 pub mod rls;
+mod unread;
 mod watch;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use tonic_health::server::HealthReporter;
 
 use self::front::{Front, REFLECTIONS_MAX};
 use self::opening::Opening;
+use self::unread::{Unread, Watched};
 use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::pb;
 use crate::config::settings::ratelimit::ConnectionAge;
@@ -132,10 +134,13 @@ impl Server {
     fn connect(&self, stream: Transport, place: Place) {
         let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
         let open = front.service.connection();
-        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
-        let answer =
-            service_fn(move |request| Box::pin(front.clone().answer(Arc::clone(&connection), request)));
+        let unread = Arc::new(Unread::default());
+        let stream = Watched::new(stream, Arc::clone(&unread));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
+        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
+        let answer = service_fn(move |request| {
+            Box::pin(front.clone().answer(Arc::clone(&connection), Arc::clone(&unread), request))
+        });
         let calls = GracefulShutdown::new();
         let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
         let served = place.keep(calls.watch(self.http.serve_connection(stream, answer)));

@@ -120,6 +120,10 @@ pub trait Ledger: Send + Sync {
         None
     }
 
+    /// Other limits are live: `spec_of` says what an account's limit is now, `None` if there is none. What this instance
+    /// holds to hand out by itself and may not have any more goes back at once. May take a while.
+    fn limits_changed(&self, _: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {}
+
     /// Frees what expired, also for keys that nobody asks about any more. How many records this process holds then.
     fn sweep(&self) -> usize;
 

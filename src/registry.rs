@@ -111,6 +111,16 @@ impl Registry {
         if let Some(named) = self.named.get(key) {
             return Some(Arc::clone(named));
         }
+        let spec = Arc::clone(self.derived_spec(key)?);
+        Some(Arc::new(NamedLimit { account: accounts.of(key), spec }))
+    }
+
+    /// What the limit is that `key` names.
+    pub fn spec_of(&self, key: &str) -> Option<&Arc<LimitSpec>> {
+        self.named.get(key).map(|named| &named.spec).or_else(|| self.derived_spec(key))
+    }
+
+    fn derived_spec(&self, key: &str) -> Option<&Arc<LimitSpec>> {
         let parts = LimitKey::new(key).parts()?;
         let entries: Vec<Entry<'_>> = parts.entries.iter().map(|(key, value)| Entry { key, value }).collect();
         let level = self.domains.get(parts.domain.as_str())?;
@@ -123,7 +133,6 @@ impl Registry {
         let mut written = String::with_capacity(key.len());
         found.write_key(&mut written, &parts.domain, &entries, rule);
         // A shared pattern is written with the pattern, not with a value that matches it.
-        (written == key)
-            .then(|| Arc::new(NamedLimit { account: accounts.of(key), spec: Arc::clone(&rule.spec) }))
+        (written == key).then_some(&rule.spec)
     }
 }

@@ -126,6 +126,9 @@ descriptors:
   - {name: a, kind: rolling, capacity: 4000000000, window_seconds: 60}
   - {name: b, kind: rolling, capacity: 4000000000, window_seconds: 60}
   - {name: c, kind: rolling, capacity: 4000000000, window_seconds: 60}
+- key: exact
+  limits:
+  - {name: a, kind: rolling, capacity: 4000000000, window_seconds: 60, exact: true}
 - key: second
   limits:
   - {name: a, kind: rolling, capacity: 100, window_seconds: 1}

@@ -67,7 +67,7 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         &self,
         request: Request<pb::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
-        watch(&self.0, &request.get_ref().lease_id).map(Response::new)
+        watch(&self.0, &request.get_ref().lease_id)
     }
 
     async fn leave_queue(

@@ -22,7 +22,7 @@ const PATIENCE: [(&str, &str); 2] =
 pub struct Envoy {
     _process: Process,
     pub address: SocketAddr,
-    admin: SocketAddr,
+    pub admin: SocketAddr,
     pub upstream: Upstream,
     _dir: tempfile::TempDir,
 }

@@ -34,6 +34,7 @@ mod fleet;
 mod gateway;
 mod gateway_manifests;
 mod leases;
+mod leaving;
 mod limited;
 mod live;
 mod llm;
