@@ -92,17 +92,18 @@ impl Server {
 /// Follows a server for as long as it runs.
 pub(crate) async fn run(control: Arc<Control>, server: Server) {
     let name = server.settings.server.to_string();
-    let mut follower = Follower { control, server, backoff: Backoff::default(), refused: None };
+    let mut follower =
+        Follower { control, server, backoff: Backoff::default(), is_heard: false, refused: None };
     let mut said = String::new();
     loop {
         let error = follower.follow().await;
+        if std::mem::take(&mut follower.is_heard) {
+            said.clear();
+        }
         // The same again is said once.
         if error != said {
             tracing::warn!(server = name, error, "no stream to the xDS server: what it said last stays");
             said = error;
-        }
-        if follower.is_heard() {
-            said = String::new();
         }
         let wait = follower.backoff.wait(|n| fastrand::u64(0..=n));
         tokio::time::sleep(RECONNECT_AFTER + wait).await;
@@ -114,16 +115,13 @@ struct Follower {
     server: Server,
     /// Counts the tries since the server last answered.
     backoff: Backoff,
+    /// The server has answered since the last try.
+    is_heard: bool,
     /// Repeats of an answer that was refused.
     refused: Option<Backoff>,
 }
 
 impl Follower {
-    /// The server has answered since the last try.
-    fn is_heard(&self) -> bool {
-        self.backoff.is_fresh()
-    }
-
     /// One stream, from its start to its end: why it ended.
     async fn follow(&mut self) -> String {
         match self.stream().await {
@@ -150,6 +148,7 @@ impl Follower {
         let mut accepted = String::new();
         while let Some(answer) = answers.message().await? {
             self.backoff.reset();
+            self.is_heard = true;
             if answer.type_url != TYPE_URL {
                 tracing::warn!(type_url = answer.type_url, "the xDS server sent what was not asked for");
                 continue;

@@ -38,11 +38,6 @@ impl Backoff {
         (self.retries + 1 < ATTEMPTS_MAX).then(|| self.wait(rand))
     }
 
-    /// Nothing had to wait since it was made or reset.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.retries == 0
-    }
-
     /// It worked: the next trouble starts at the shortest wait.
     pub fn reset(&mut self) {
         self.retries = 0;
