@@ -94,9 +94,9 @@ async fn a_go_control_plane_is_followed_refused_and_followed_again() {
     // It has nothing for us yet, and says nothing: not even headers.
     ads.says(0, "first \"\"").await;
     assert_eq!(app.get("/readyz").await.status, 503);
-    ads.push("1", &limits(5, "HOUR"));
+    ads.push("1", &limits(5, "WEEK"));
     ads.says(0, "ack 1").await;
-    app.answers(&[&format!("{ASKED} -> ok 4/5 hour"), "in other: k=x -> free"]).await;
+    app.answers(&[&format!("{ASKED} -> ok 4/5 week"), "in other: k=x -> free"]).await;
 
     // It sends what was refused again at once: we don't let that become a storm.
     ads.push("2", &limits(5, "UNKNOWN"));
@@ -109,14 +109,14 @@ async fn a_go_control_plane_is_followed_refused_and_followed_again() {
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     let again = ads.heard() - before;
     assert!(again < 20, "{again} refusals in two seconds");
-    app.answers(&[&format!("{ASKED} -> ok 3/5 hour")]).await;
-    ads.push("3", &limits(7, "HOUR"));
+    app.answers(&[&format!("{ASKED} -> ok 3/5 week")]).await;
+    ads.push("3", &limits(7, "WEEK"));
     ads.says(0, "ack 3").await;
-    app.answers(&[&format!("{ASKED} -> ok 4/7 hour")]).await;
+    app.answers(&[&format!("{ASKED} -> ok 4/7 week")]).await;
 
     // Another one in its place counts its versions from the start.
     drop(ads);
-    app.answers(&[&format!("{ASKED} -> ok 3/7 hour")]).await;
+    app.answers(&[&format!("{ASKED} -> ok 3/7 week")]).await;
     let mut ads = GoAds::start(&address);
     ads.push("1", &json!([]));
     ads.says(0, "first \"\"").await;
