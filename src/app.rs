@@ -23,10 +23,11 @@ use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::memory::Memory;
 use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
-use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Slabs};
+use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Rotation, Slabs};
 use crate::listen::{Listener, descriptors};
 use crate::service::Service;
 use crate::service::check::Tells;
+use crate::service::ledgers::Ledgers;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
@@ -130,7 +131,8 @@ impl App {
         }
         let signer = open_signer(&settings.leases)?;
         let (events, capacity_events) = mpsc::unbounded_channel();
-        let ledger = open_ledger(&settings, &metrics, events)?;
+        let ledger = open_ledger(&settings, &metrics, &events)?;
+        drop(events);
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
@@ -148,7 +150,8 @@ impl App {
             dynamic_metadata: settings.grpc.response_dynamic_metadata,
             limit_headers: settings.grpc.limit_headers.clone(),
         };
-        let service = Arc::new(Service::new(live, admission, leases, metrics, tells));
+        let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms());
+        let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics, tells));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();
         let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));
@@ -323,14 +326,32 @@ type Events = mpsc::UnboundedSender<CapacityEvent>;
 fn open_ledger(
     settings: &Settings,
     metrics: &Arc<Metrics>,
-    events: Events,
+    events: &Events,
 ) -> Result<LiveLedger, StartError> {
     let ledger = &settings.ledger;
-    let backend = match &ledger.uri {
-        LedgerUri::Memory => {
-            metrics.ledger_up.set(1);
-            Backend::Memory(Memory::default())
+    let open = |uri: &LedgerUri| open_backend(uri, ledger, metrics, events);
+    let timeout = Duration::from_millis(ledger.timeout_ms);
+    let rotation = match &ledger.successor {
+        None => Rotation::one(open(&ledger.uri)?),
+        Some(new) => {
+            let both = [&ledger.uri, new].map(|uri| open(uri).map(|backend| (backend, uri.to_string())));
+            let [old, new] = both;
+            Rotation::both(old?, new?, timeout)
         }
+    };
+    let slabs =
+        Slabs::start(rotation, ledger.slabs == settings::value::Slabs::On, timeout, Arc::clone(metrics));
+    Ok(Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
+}
+
+fn open_backend(
+    uri: &LedgerUri,
+    ledger: &settings::Ledger,
+    metrics: &Arc<Metrics>,
+    events: &Events,
+) -> Result<Backend, StartError> {
+    match uri {
+        LedgerUri::Memory => Ok(Backend::Memory(Memory::default())),
         LedgerUri::TigerBeetle { cluster, addresses } => {
             let options = TigerBeetleOptions {
                 cluster: Cluster { id: *cluster, addresses: addresses.clone() },
@@ -338,16 +359,12 @@ fn open_ledger(
                 timeout: Duration::from_millis(ledger.timeout_ms),
                 queue_max: ledger.queue_max,
                 sums: true,
-                events: Some(events),
+                events: Some(events.clone()),
             };
             let started = TigerBeetle::start(options, Arc::clone(metrics));
-            Backend::TigerBeetle(started.map_err(StartError::Ledger)?)
+            Ok(Backend::TigerBeetle(started.map_err(StartError::Ledger)?))
         }
-    };
-    let timeout = Duration::from_millis(ledger.timeout_ms);
-    let slabs =
-        Slabs::start(backend, ledger.slabs == settings::value::Slabs::On, timeout, Arc::clone(metrics));
-    Ok(Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
+    }
 }
 
 /// Frees what expired and tells health checks what readiness is.

@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod connect;
 mod import;
 mod ratelimit;
 mod serve;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::connect::{Address, TlsArgs};
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
@@ -67,7 +69,8 @@ Examples:
   sluice serve                                       the memory ledger, the files in config/
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
-  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)
+  sluice serve --ledger tigerbeetle:0@old:3000 --ledger tigerbeetle:1@new:3000    while the new one replaces the old one";
 
 const RATELIMIT_HELP: &str = "\
 Examples:
@@ -78,6 +81,7 @@ const CHECK_HELP: &str = "\
 Examples:
   sluice check
   sluice check --config-dir new --against http://127.0.0.1:8080    what would change, like a plan
+  sluice check --against https://sluice.mesh:8080 --ca ca.pem      the same where the admin port has TLS
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
 
@@ -90,7 +94,8 @@ Several namespaces become several documents, each under the name of the file it 
 const TRY_HELP: &str = "\
 Examples:
   sluice try demo path=/hello
-  sluice try llm tenant=acme model=gpt-4o --hits 1200";
+  sluice try llm tenant=acme model=gpt-4o --hits 1200
+  sluice try --grpc sluice.mesh:8081 --ca ca.pem demo path=/hello    where the gRPC port has TLS";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -118,8 +123,10 @@ struct ServeArgs {
     #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS")]
     admin: Option<TcpListen>,
     /// memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…] [default: memory]
-    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
-    ledger: Option<LedgerUri>,
+    ///
+    /// Twice, or with a semicolon between: the old one and the new one, while the new one replaces it.
+    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER", value_delimiter = ';')]
+    ledger: Vec<LedgerUri>,
 }
 
 #[derive(Debug, Args)]
@@ -136,6 +143,8 @@ struct CheckArgs {
     /// Name every limit that a reload of these files would change in the server with this admin URL, and how
     #[arg(long, value_name = "URL")]
     against: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -149,9 +158,11 @@ enum Import {
 
 #[derive(Debug, Args)]
 struct TryArgs {
-    /// The server's gRPC address
+    /// The server's gRPC address: host:port or unix:/path
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Listen,
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor
@@ -164,9 +175,11 @@ struct TryArgs {
 
 #[derive(Debug, Clone, Args)]
 struct BenchArgs {
-    /// The server's gRPC address
+    /// The server's gRPC address: host:port or unix:/path
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Listen,
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor; {} in a value stands for a number

@@ -25,7 +25,8 @@
 //!
 //! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, and a layer is a ledger over another
 //! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
-//! away, and [`Slabs`] another, which answers for hot limits without a round trip.
+//! away, [`Slabs`] another, which answers for hot limits without a round trip, and [`Rotation`] one over two ledgers, of which
+//! the second replaces the first.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
 mod account;
@@ -34,6 +35,7 @@ pub mod debt_log;
 mod failover;
 pub mod memory;
 mod options;
+mod rotation;
 mod schedule;
 pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
@@ -51,13 +53,14 @@ pub use self::account::{Account, Accounts};
 pub use self::backend::Backend;
 pub use self::failover::{Failover, OnFailure};
 pub use self::options::TransferIds;
+pub use self::rotation::Rotation;
 pub use self::schedule::{Release, Schedule};
 pub use self::slabs::Slabs;
 pub use self::slabs::limit::Shown as SlabView;
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
 
 /// The ledger of a running server.
-pub type LiveLedger = Failover<Slabs<Backend>>;
+pub type LiveLedger = Failover<Slabs<Rotation<Backend>>>;
 
 /// What every ledger and every layer answers. Nothing here waits without a deadline.
 pub trait Ledger: Send + Sync {

@@ -7,6 +7,7 @@ pub(crate) mod complete;
 pub(crate) mod explain;
 pub(crate) mod forgive;
 pub(crate) mod inspect;
+pub(crate) mod ledgers;
 pub mod queue;
 pub mod reserve;
 pub mod unsent;
@@ -26,6 +27,7 @@ use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
+use ledgers::Ledgers;
 
 /// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
 const LEASE_API: &str = "lease_api";
@@ -36,6 +38,7 @@ pub struct Service {
     pub admission: Admission,
     pub(crate) leases: Leases,
     pub queue: Queue,
+    ledgers: Ledgers,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
     /// What it is called where others have a domain.
@@ -57,6 +60,7 @@ impl Service {
         live: Live,
         admission: Admission,
         leases: Leases,
+        ledgers: Ledgers,
         metrics: Arc<Metrics>,
         tells: Tells,
     ) -> Self {
@@ -70,6 +74,7 @@ impl Service {
             admission,
             leases,
             queue,
+            ledgers,
             metrics,
             lease_api,
             lease_api_name,

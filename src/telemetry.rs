@@ -7,6 +7,7 @@ mod log;
 mod per_limit;
 mod port;
 mod ratelimit;
+mod tls;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
 pub use self::ratelimit::MetricName;
 pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
+use self::tls::TlsMetrics;
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -119,6 +121,10 @@ pub struct Metrics {
     pub(crate) decision_seconds: Histogram,
     pub(crate) retry_after_ms: Histogram,
     pub(crate) ledger_up: Gauge,
+    pub(crate) ledgers: Gauge,
+    pub(crate) ledger_safe_after: Gauge<f64, std::sync::atomic::AtomicU64>,
+    /// Sessions that the cluster has no connection left for.
+    pub(crate) ledger_no_connection: Gauge,
     pub(crate) ledger_batch_events: Histogram,
     pub(crate) ledger_batch_seconds: Histogram,
     pub(crate) ledger_queue_depth: Gauge,
@@ -140,7 +146,7 @@ pub struct Metrics {
     pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
-    tls_reloads: Family<ResultLabel, Counter>,
+    pub(crate) tls: TlsMetrics,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
@@ -162,6 +168,9 @@ impl Default for Metrics {
             decision_seconds: Histogram::new(exponential_buckets(1e-6, 2.0, 20)),
             retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
             ledger_up: Gauge::default(),
+            ledgers: Gauge::default(),
+            ledger_safe_after: Gauge::default(),
+            ledger_no_connection: Gauge::default(),
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
@@ -181,7 +190,7 @@ impl Default for Metrics {
             slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
-            tls_reloads: Family::default(),
+            tls: TlsMetrics::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
@@ -208,6 +217,17 @@ impl Metrics {
         r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
         r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
+        r.register("sluice_ledgers", "Ledgers in use: 2 while one replaces the other", self.ledgers.clone());
+        r.register(
+            "sluice_ledger_safe_after_seconds",
+            "From when on the last ledger of the settings alone knows enough, in Unix seconds",
+            self.ledger_safe_after.clone(),
+        );
+        r.register(
+            "sluice_ledger_no_connection",
+            "Sessions of this instance, of two, that the cluster has no connection left for",
+            self.ledger_no_connection.clone(),
+        );
         r.register(
             "sluice_ledger_batch_events",
             "Events per request to the ledger",
@@ -276,15 +296,10 @@ impl Metrics {
             self.retry_budget_ratio.clone(),
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
-        r.register(
-            "sluice_tls_reloads",
-            "Loads of certificates and keys that changed",
-            self.tls_reloads.clone(),
-        );
+        self.tls.register(r);
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
-            drop(self.tls_reloads.get_or_create(&ResultLabel { result }));
         }
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -353,10 +368,6 @@ impl Metrics {
 
     pub(crate) fn reloaded(&self, ok: bool) {
         self.reloads.get_or_create(&ResultLabel::of(ok)).inc();
-    }
-
-    pub(crate) fn tls_reloaded(&self, ok: bool) {
-        self.tls_reloads.get_or_create(&ResultLabel::of(ok)).inc();
     }
 
     /// A named limit is none any more: its gauges would stand still.

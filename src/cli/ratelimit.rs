@@ -18,7 +18,7 @@ use super::serve::start;
 use super::{admin_token, complain};
 use crate::app::Options;
 use crate::config::settings::ratelimit::{ConnectionAge, InPlace, LimitHeaders, Xds};
-use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, LogLevel};
+use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, LogLevel, old_and_new};
 use crate::config::{self, Layout, LimitsIn, Runtime, Settings};
 use crate::state;
 use crate::tls::{ClientFiles, PairFiles, ServerFiles, ServerName};
@@ -112,8 +112,10 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
     settings.metrics.near_limit_ratio = env.number("NEAR_LIMIT_RATIO", 0.8, 0.0..=1.0)?;
     settings.grpc.response_dynamic_metadata = env.flag("RESPONSE_DYNAMIC_METADATA", false)?;
     settings.grpc.limit_headers = limit_headers(env)?;
-    if let Some(uri) = env.parsed::<LedgerUri>("SLUICE_LEDGER")? {
-        settings.ledger.uri = uri;
+    if let Some(uris) = env.text("SLUICE_LEDGER") {
+        let uris = uris.split(';').map(str::parse).collect::<Result<Vec<LedgerUri>, String>>();
+        let both = uris.and_then(old_and_new).map_err(|message| Bad::new("SLUICE_LEDGER", message))?;
+        (settings.ledger.uri, settings.ledger.successor) = both;
     }
     settings.log.level = log_level(env)?;
     settings.log.format = env.parsed("LOG_FORMAT")?.unwrap_or(LogFormat::Text);

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::check::print_problems;
 use super::{ServeArgs, admin_token, complain};
 use crate::app::{App, Options};
-use crate::config::settings::value::LogFormat;
+use crate::config::settings::value::{LogFormat, old_and_new};
 use crate::config::{self, DEFAULT_DIR, Settings};
 use crate::telemetry;
 
@@ -24,7 +24,9 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
     };
     let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
     let state_dir = Some(args.state_dir.clone());
-    put_over(&mut loaded.settings, args);
+    if let Err(message) = put_over(&mut loaded.settings, args) {
+        return complain(&anyhow::Error::msg(message));
+    }
     match start(Options { loaded, files: config_dir.into(), state_dir }, || {}) {
         Ok(code) => code,
         Err(error) => complain(&error),
@@ -32,15 +34,16 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
 }
 
 /// Flags and variables win over the file.
-fn put_over(settings: &mut Settings, args: ServeArgs) {
+fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     if let Some(listen) = args.grpc {
         settings.grpc.listen = listen;
     }
     if let Some(listen) = args.admin {
         settings.admin.listen = listen.0;
     }
-    if let Some(uri) = args.ledger {
-        settings.ledger.uri = uri;
+    if !args.ledger.is_empty() {
+        let both = old_and_new(args.ledger).map_err(|message| format!("--ledger {message}"))?;
+        (settings.ledger.uri, settings.ledger.successor) = both;
     }
     settings.admin.token = admin_token();
     if let Some(xds) = &mut settings.config.xds
@@ -48,6 +51,7 @@ fn put_over(settings: &mut Settings, args: ServeArgs) {
     {
         xds.must_answer = false;
     }
+    Ok(())
 }
 
 /// Serves until a signal. `say` is called as soon as something can be logged.
@@ -66,7 +70,8 @@ pub(super) fn start(options: Options, say: impl FnOnce()) -> anyhow::Result<Exit
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {
     // Before anything is promised, so that a signal is never missed.
     let mut stop = Stop::new().context("signals can't be watched")?;
-    let ledger = options.loaded.settings.ledger.uri.clone();
+    let ledger =
+        options.loaded.settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let app = App::start(options).await?;
     let mut addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
     for (name, address) in [("debug", app.debug), ("metrics", app.metrics)] {

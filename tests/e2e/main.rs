@@ -5,6 +5,8 @@
 #[path = "../support/ads.rs"]
 #[allow(dead_code, reason = "shared with the other test binary")]
 mod ads;
+#[path = "../support/authority.rs"]
+mod authority;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared with the other test binary")]
 mod http;
@@ -41,5 +43,6 @@ mod llm;
 mod manifests;
 mod options;
 mod retries;
+mod tls;
 #[cfg(feature = "tigerbeetle")]
 mod tour;

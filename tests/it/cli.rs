@@ -211,7 +211,7 @@ async fn try_says_when_nobody_is_there() {
     assert!(ran.stderr.starts_with(&format!("sluice: no server at {free}: ")), "{ran:?}");
     let ran = run(&mut sluice(dir.path(), &["try", "--grpc", "somewhere", "d", "a=1"]));
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.stderr.contains("must be an IP address and a port, as in 127.0.0.1:8081"), "{ran:?}");
+    assert!(ran.stderr.contains("must be host:port, as in 127.0.0.1:8081"), "{ran:?}");
 }
 
 /// Loopback has many addresses: each way to say one uses its own, and the printed lines tell which was heard.

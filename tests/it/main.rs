@@ -10,6 +10,8 @@
 #[path = "../support/ads.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod ads;
+#[path = "../support/authority.rs"]
+mod authority;
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod fleet;
@@ -37,6 +39,9 @@ mod overage;
 mod ports;
 mod hints;
 mod matching;
+mod tls;
+mod tls_cli;
+mod tls_files;
 mod watching;
 
 mod live;
@@ -74,6 +79,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod rotation;
+mod rotation_app;
 #[cfg(feature = "tigerbeetle")]
 mod slab_fleet;
 mod slab_simulation;
@@ -92,6 +99,8 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_overage;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_rotation;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

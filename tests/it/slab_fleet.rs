@@ -8,6 +8,7 @@ mod instance;
 mod load;
 mod looked_at;
 mod oracle;
+mod rotated;
 
 use std::time::Duration;
 

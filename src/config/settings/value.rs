@@ -65,12 +65,6 @@ impl HostPort {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    /// The host without the port, and without brackets.
-    pub fn host(&self) -> &str {
-        let host = self.0.rsplit_once(':').map_or(&*self.0, |(host, _)| host);
-        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
-    }
 }
 
 impl FromStr for HostPort {
@@ -131,7 +125,7 @@ impl FromStr for LedgerUri {
     }
 }
 
-fn is_host_and_port(address: &str) -> bool {
+pub(crate) fn is_host_and_port(address: &str) -> bool {
     let Some((host, port)) = address.rsplit_once(':') else { return false };
     let bare = !host.contains([':', '[', ']', '/', '@']) && !host.contains(char::is_whitespace);
     let named = !host.is_empty() && (bare || address.parse::<SocketAddr>().is_ok());
@@ -145,6 +139,21 @@ impl fmt::Display for LedgerUri {
             Self::TigerBeetle { cluster, addresses } => {
                 write!(f, "tigerbeetle:{cluster}@{}", addresses.join(","))
             }
+        }
+    }
+}
+
+/// The ledger to use, and the one that comes to replace it if there are two.
+pub(crate) fn old_and_new(uris: Vec<LedgerUri>) -> Result<(LedgerUri, Option<LedgerUri>), String> {
+    match &uris[..] {
+        [one] => Ok((one.clone(), None)),
+        // Two of them in one process share nothing.
+        [old, new] if old != new || *old == LedgerUri::Memory => Ok((old.clone(), Some(new.clone()))),
+        [old, _] => {
+            Err(format!("must be two different ledgers, the old one and the new one, not {old} twice"))
+        }
+        all => {
+            Err(format!("must be one ledger, or two while the second replaces the first, not {}", all.len()))
         }
     }
 }
