@@ -1,5 +1,5 @@
-//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API and for limits from xDS. Nobody needs
-//! protoc.
+//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API, for hubs and for limits from xDS. Nobody
+//! needs protoc.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -8,6 +8,8 @@ use prost::Message;
 
 const ENVOY: &str = "proto/envoy/service/ratelimit/v3/rls.proto";
 const LEASES: &str = "proto/sluice/v1/lease.proto";
+const LEDGER: &str = "proto/sluice/v1/ledger.proto";
+const CODEC: &str = "crate::codec::ProtoCodec";
 const XDS: &str = "proto/ratelimit/config/ratelimit/v3/rls_conf.proto";
 
 /// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
@@ -22,6 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     lease_api()?;
+    // In a directory of its own: both files have the same package, which is the name of what is written.
+    let ledger = out.join("ledger");
+    fs::create_dir_all(&ledger)?;
+    let builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
+    builder.out_dir(ledger).compile_fds(protox::compile([LEDGER], ["proto"])?)?;
     limits_from_xds()
 }
 
@@ -35,9 +42,7 @@ fn limits_from_xds() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn lease_api() -> Result<(), Box<dyn std::error::Error>> {
-    let mut builder = tonic_prost_build::configure()
-        .emit_rerun_if_changed(false)
-        .codec_path("crate::api::codec::ProtoCodec");
+    let mut builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
     for message in ["Requirement", "Actual", "ReserveRequest", "CompleteRequest"] {
         builder = builder.message_attribute(format!("sluice.v1.{message}"), JSON_IN);
     }

@@ -12,6 +12,7 @@
 //! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
 //! | `DELETE /v1/limits/{key}/debt` | forgives what a limit owes |
 //! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
+//! | `GET /v1/peers` | the sidecars of a hub, and what their slabs hold |
 //! | `GET /v1/top` | the heaviest limits of the last minutes: `by=denied`, `admitted` or `used`, `domain`, `limit` |
 //! | `GET /v1/events` | denials, reloads and the ledger as they happen, as server-sent events |
 //! | `POST /v1/explain` | what a request of `/json` would meet, charging nothing |
@@ -42,6 +43,7 @@ mod ledger;
 mod limits;
 mod page;
 mod peer;
+mod peers;
 mod retry;
 mod rlconfig;
 mod top;
@@ -57,6 +59,7 @@ use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
+use crate::hub::Hub;
 use crate::listen::Listener;
 use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
@@ -79,6 +82,8 @@ pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) control: Arc<Control>,
     pub(crate) certificates: Arc<Certificates>,
+    /// If this instance is one.
+    pub(crate) hub: Option<Arc<Hub>>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -96,6 +101,12 @@ impl FromRef<Admin> for Arc<Control> {
 impl FromRef<Admin> for Arc<Certificates> {
     fn from_ref(admin: &Admin) -> Self {
         Arc::clone(&admin.certificates)
+    }
+}
+
+impl FromRef<Admin> for Option<Arc<Hub>> {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.hub.clone()
     }
 }
 
@@ -146,6 +157,7 @@ fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
         .route("/v1/limits/{key}/debt", delete(limits::forgive))
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))
+        .route("/v1/peers", get(peers::get))
         .route("/v1/config", get(config::get))
         .route("/v1/ledger", get(ledger::get))
         .route("/v1/config/limits", get(config::limits))

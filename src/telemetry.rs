@@ -142,6 +142,8 @@ pub struct Metrics {
     /// In the order of [`QueueEvent::ALL`].
     queue: [Counter; QueueEvent::COUNT],
     pub(crate) slabs: Gauge,
+    pub(crate) hub_streams: Gauge,
+    pub(crate) hub_chains: Counter,
     pub slab_answers: SlabAnswers,
     pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
@@ -186,6 +188,8 @@ impl Default for Metrics {
             queue_eta_ratio: Histogram::new([0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0]),
             queue: Default::default(),
             slabs: Gauge::default(),
+            hub_streams: Gauge::default(),
+            hub_chains: Counter::default(),
             slab_answers: SlabAnswers::default(),
             slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
@@ -290,6 +294,12 @@ impl Metrics {
             handed_out: event("handed_out"),
             given_back: event("given_back"),
         };
+        r.register("sluice_hub_streams", "Sidecars that use this hub", self.hub_streams.clone());
+        r.register(
+            "sluice_hub_chains",
+            "Chains that sidecars have sent to this hub",
+            self.hub_chains.clone(),
+        );
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",
@@ -315,14 +325,6 @@ impl Metrics {
             self.shadow_denials.clone(),
         );
         self.ports.register(r);
-    }
-
-    /// Also under the names of envoyproxy/ratelimit. What is used beyond `near_ratio` of a limit is near it.
-    pub(crate) fn with_ratelimit_names(mut self, near_ratio: f64) -> Self {
-        let loads = ["ok", "error"].map(|result| self.reloads.get_or_create_owned(&ResultLabel { result }));
-        let seconds = &self.decision_seconds;
-        self.ratelimit = Some(RatelimitMetrics::register(&mut self.registry, near_ratio, seconds, loads));
-        self
     }
 
     pub(crate) fn port(&self, port: &'static str) -> PortMetrics {

@@ -3,19 +3,18 @@
 //! Health checks and the files of the page are open to all, and so are calls that only read, if the settings say so. In the place
 //! of envoyproxy/ratelimit, whose port has no token, everything is open but what changes limits or the retry policy.
 
-use std::hint::black_box;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use sha2::{Digest, Sha256};
 
 use super::browser;
 use super::error::ApiError;
 use super::page;
 use crate::config::settings::secret::Secret;
+use crate::listen::token::Token;
 
 /// What orchestrators ask, who have no token.
 const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
@@ -24,7 +23,7 @@ const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     /// Absent: everybody may.
-    token: Option<Arc<Fingerprint>>,
+    token: Option<Arc<Token>>,
     open_reads: bool,
     is_in_place: bool,
 }
@@ -32,25 +31,9 @@ pub(crate) struct Gate {
 /// What is written, and never without a token where everybody can reach the port.
 const WRITTEN: [&str; 2] = ["/v1/limits", "/v1/retry-policy"];
 
-/// Of tokens, so that comparing two takes the same time however many of their characters, and how many, are the same.
-#[derive(Debug)]
-struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    fn of(token: &str) -> Self {
-        Self(Sha256::digest(token.as_bytes()).into())
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        let pairs = self.0.iter().zip(&other.0);
-        black_box(pairs.fold(0, |different, (a, b)| different | black_box(a ^ b))) == 0
-    }
-}
-
 impl Gate {
     pub(crate) fn new(token: Option<&Secret>, open_reads: bool) -> Self {
-        let token = token.map(|token| Arc::new(Fingerprint::of(token.expose())));
-        Self { token, open_reads, is_in_place: false }
+        Self { token: token.map(|token| Arc::new(Token::new(token))), open_reads, is_in_place: false }
     }
 
     /// In the place of envoyproxy/ratelimit.
@@ -76,7 +59,7 @@ impl Gate {
                 None => Ok(if is_ours { Access::Full } else { Access::Look }),
             };
         };
-        if carries(request, token) {
+        if token.is_in(request.headers()) {
             return Ok(Access::Full);
         }
         let path = request.uri().path();
@@ -87,7 +70,7 @@ impl Gate {
     }
 
     fn admit_in_place(&self, request: &Request, reads: bool) -> Result<Access, ApiError> {
-        if self.token.as_ref().is_some_and(|token| carries(request, token)) {
+        if self.token.as_ref().is_some_and(|token| token.is_in(request.headers())) {
             return Ok(Access::Full);
         }
         let path = request.uri().path();
@@ -104,10 +87,6 @@ impl Gate {
     }
 }
 
-fn carries(request: &Request, token: &Fingerprint) -> bool {
-    bearer(request).is_some_and(|given| token.is(&Fingerprint::of(given)))
-}
-
 fn unauthorized(detail: &str) -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }
@@ -119,14 +98,6 @@ pub(crate) enum Access {
     Full,
     /// See what changes nothing and gives nothing away: no lease token, and no lease is picked up by looking at it.
     Look,
-}
-
-/// The token that a call carries.
-fn bearer(request: &Request) -> Option<&str> {
-    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// In front of every route, also of those that don't exist.

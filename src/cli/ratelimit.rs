@@ -15,7 +15,7 @@ use std::time::Duration;
 use self::env::{Bad, Env};
 use super::check::print_problems;
 use super::serve::start;
-use super::{admin_token, complain};
+use super::{ADMIN_TOKEN, LEDGER_TOKEN, complain, token};
 use crate::app::Options;
 use crate::config::settings::ratelimit::{ConnectionAge, InPlace, LimitHeaders, Xds};
 use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, LogLevel, old_and_new};
@@ -105,7 +105,8 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
         grace: env.duration("GRPC_MAX_CONNECTION_AGE_GRACE", Duration::from_secs(3600))?,
     });
     settings.admin.listen = address(env, "HOST", "PORT", 8080)?;
-    settings.admin.token = admin_token();
+    settings.admin.token = token(ADMIN_TOKEN);
+    settings.ledger.token = token(LEDGER_TOKEN);
     let debug = address(env, "DEBUG_HOST", "DEBUG_PORT", 6070)?;
     settings.in_place = Some(InPlace { debug, metrics: metrics(env)? });
     settings.metrics.ratelimit_names = true;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::check::print_problems;
-use super::{ServeArgs, admin_token, complain};
+use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
 use crate::config::settings::value::{LogFormat, old_and_new};
 use crate::config::{self, DEFAULT_DIR, Settings};
@@ -41,11 +41,16 @@ fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     if let Some(listen) = args.admin {
         settings.admin.listen = listen.0;
     }
+    if let Some(listen) = args.hub {
+        settings.hub.listen = Some(listen.0);
+    }
     if !args.ledger.is_empty() {
         let both = old_and_new(args.ledger).map_err(|message| format!("--ledger {message}"))?;
         (settings.ledger.uri, settings.ledger.successor) = both;
     }
-    settings.admin.token = admin_token();
+    settings.admin.token = token(ADMIN_TOKEN);
+    settings.hub.token = token(HUB_TOKEN);
+    settings.ledger.token = token(LEDGER_TOKEN);
     if let Some(xds) = &mut settings.config.xds
         && std::env::var("FORCE_START_WITHOUT_INITIAL_CONFIG").is_ok_and(|value| value == "true")
     {
@@ -60,7 +65,9 @@ pub(super) fn start(options: Options, say: impl FnOnce()) -> anyhow::Result<Exit
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
     say();
-    for warning in &options.loaded.hot.warnings {
+    // A hub answers for the limits of its sidecars, and needs none itself.
+    let is_bare_hub = settings.hub.listen.is_some() && options.loaded.hot.files.is_empty();
+    for warning in options.loaded.hot.warnings.iter().filter(|_| !is_bare_hub) {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
@@ -74,7 +81,7 @@ async fn serve(options: Options) -> anyhow::Result<ExitCode> {
         options.loaded.settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let app = App::start(options).await?;
     let mut addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
-    for (name, address) in [("debug", app.debug), ("metrics", app.metrics)] {
+    for (name, address) in [("debug", app.debug), ("metrics", app.metrics), ("hub", app.hub)] {
         addresses.extend(address.map(|address| format!("{name} listening on {address}\n")));
     }
     // A script that only wanted the first line may have closed the pipe: that is no reason to stop.

@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 pub use self::ratelimit::Xds;
-use self::ratelimit::{ConnectionAge, InPlace, LimitHeaders, Metrics};
+use self::ratelimit::{Config, ConnectionAge, InPlace, LimitHeaders, Metrics};
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink, read_scalar};
@@ -54,12 +54,6 @@ pub struct Settings {
     pub in_place: Option<InPlace>,
 }
 
-/// Where limits come from beside the files.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Config {
-    pub xds: Option<Xds>,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grpc {
     pub listen: Listen,
@@ -85,9 +79,15 @@ pub struct Admin {
     pub tls: Option<ServerFiles>,
 }
 
-/// The port where this Sluice is the ledger of others.
+/// Where other Sluices use this one's ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hub {
+    /// Absent: this instance is no hub.
+    pub listen: Option<SocketAddr>,
+    /// Holds the token that every sidecar must carry.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_HUB_TOKEN`.
+    pub token: Option<Secret>,
     pub tls: Option<ServerFiles>,
 }
 
@@ -105,6 +105,10 @@ pub struct Ledger {
     /// Work items that may wait.
     pub queue_max: usize,
     pub slabs: Slabs,
+    /// Holds the token that hubs want to see.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_LEDGER_TOKEN`.
+    pub token: Option<Secret>,
     /// Towards hubs.
     pub tls: Option<ClientFiles>,
 }
@@ -166,6 +170,8 @@ impl Default for Ledger {
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
             slabs: Slabs::On,
+            token_file: None,
+            token: None,
             tls: None,
         }
     }
@@ -225,10 +231,20 @@ static GRPC: Shape =
     Shape { name: "`grpc`", keys: &["listen", "tls", "response_dynamic_metadata"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
-static HUB: Shape = Shape { name: "`hub`", keys: &["tls"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file", "tls"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs", "tls"],
+    keys: &[
+        "uri",
+        "timeout_ms",
+        "on_failure",
+        "local_share",
+        "transfer_ids",
+        "queue_max",
+        "slabs",
+        "token_file",
+        "tls",
+    ],
     family: FAMILY,
 };
 static LEASES: Shape =
@@ -281,6 +297,8 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
         settings.admin.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("hub", &HUB) {
+        settings.hub.listen = fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0);
+        settings.hub.token_file = path(&fields, "token_file");
         settings.hub.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
@@ -315,6 +333,7 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
+    ledger.token_file = path(fields, "token_file");
     ledger.tls = tls::client(fields);
 }
 

@@ -209,12 +209,15 @@ fn refusal(problems: &[Problem]) -> Refusal {
     Refusal { code: Code::InvalidArgument as i32, message, details: Vec::new() }
 }
 
-/// An error and all that caused it.
+/// An error and all that caused it; some say themselves what caused them.
 fn whole(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text = format!("{text}: {error}");
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
         cause = error.source();
     }
     text

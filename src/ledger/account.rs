@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use quick_cache::Weighter;
 
+use super::hub;
 use super::tigerbeetle::Known;
 use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
 use crate::activity::{Tallied, Tally};
@@ -30,6 +31,8 @@ pub struct Account {
     pub(crate) tally: Tally,
     pub(super) decrease: Decrease,
     pub(super) known: OnFirstUse<Known>,
+    /// The same of a ledger behind hubs.
+    pub(super) behind_hub: OnFirstUse<hub::Known>,
     /// The same limit in the ledger that replaces this one's.
     twin: OnceLock<Arc<Account>>,
 }
@@ -48,6 +51,7 @@ impl Account {
             tally: Tally::default(),
             decrease: Decrease::default(),
             known: OnFirstUse::default(),
+            behind_hub: OnFirstUse::default(),
             twin: OnceLock::new(),
         }
     }

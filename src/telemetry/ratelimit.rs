@@ -15,8 +15,10 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::Metrics;
 use super::bounded::Bounded;
 use super::histogram::Histogram;
+use super::label::ResultLabel;
 
 /// Limits with labels of their own: 10,000 rows of at most 1 KiB are 10 MB.
 const LIMITS_MAX: usize = 10_000;
@@ -188,6 +190,16 @@ impl RatelimitMetrics {
             let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<i64>().ok());
             kib.and_then(|kib| kib.checked_mul(1024)).map(|bytes| gauge.set(bytes));
         }
+    }
+}
+
+impl Metrics {
+    /// Also under the names of envoyproxy/ratelimit. What is used beyond `near_ratio` of a limit is near it.
+    pub(crate) fn with_ratelimit_names(mut self, near_ratio: f64) -> Self {
+        let loads = ["ok", "error"].map(|result| self.reloads.get_or_create_owned(&ResultLabel { result }));
+        let seconds = &self.decision_seconds;
+        self.ratelimit = Some(RatelimitMetrics::register(&mut self.registry, near_ratio, seconds, loads));
+        self
     }
 }
 

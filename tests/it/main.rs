@@ -28,6 +28,7 @@ mod wait;
 mod ask;
 mod testapp;
 mod wire;
+mod work;
 
 mod app;
 mod budget;
@@ -72,6 +73,15 @@ mod queue_simulation;
 mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
+
+mod hub;
+mod hub_cut;
+mod hub_faults;
+#[cfg(feature = "tigerbeetle")]
+mod hub_fleet;
+mod hub_hostile;
+mod hub_peers;
+mod hub_rows;
 
 mod demo;
 mod proto;

@@ -11,6 +11,12 @@ use crate::tls::ClientFiles;
 /// What the node is called if nothing says so. An xDS server has limits for some names only.
 const NODE_ID: &str = "sluice";
 
+/// Where limits come from beside the files.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Config {
+    pub xds: Option<Xds>,
+}
+
 /// A server that sends limits: an aggregated discovery service, state of the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Xds {

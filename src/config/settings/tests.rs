@@ -36,6 +36,7 @@ fn everything_can_be_set() {
         "
 grpc: {listen: unix:/run/sluice.sock}
 admin: {listen: '[::1]:0', token_file: /run/token}
+hub: {listen: '0.0.0.0:8082', token_file: /run/hub}
 ledger:
   uri: tigerbeetle:7@tb-0:3000,10.0.0.2:3001
   timeout_ms: 20
@@ -44,6 +45,7 @@ ledger:
   transfer_ids: sha256
   queue_max: 1
   slabs: off
+  token_file: /run/ledger
 leases: {secrets: [0123456789abcdef, short], book_max: 2}
 limits: {dynamic_keys_max: 3}
 drain: {wait_seconds: 0}
@@ -56,6 +58,9 @@ log: {format: json, level: debug}
         (settings.admin.listen.to_string(), settings.admin.token_file),
         ("[::1]:0".into(), Some("/run/token".into()))
     );
+    assert_eq!(settings.hub.listen, "0.0.0.0:8082".parse().ok());
+    let files = [settings.hub.token_file, settings.ledger.token_file];
+    assert_eq!(files, [Some("/run/hub".into()), Some("/run/ledger".into())]);
     let addresses = vec!["tb-0:3000".to_owned(), "10.0.0.2:3001".to_owned()];
     assert_eq!(settings.ledger.uri, LedgerUri::TigerBeetle { cluster: 7, addresses });
     assert_eq!((settings.ledger.timeout_ms, settings.ledger.queue_max), (20, 1));
@@ -66,7 +71,7 @@ log: {format: json, level: debug}
     assert_eq!((settings.leases.book_max, settings.limits.dynamic_keys_max), (2, 3));
     assert_eq!(settings.drain.wait_seconds, 0);
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
-    assert_eq!(lines(&warnings), "s:12: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
+    assert_eq!(lines(&warnings), "s:14: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
     let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
     assert_eq!(settings.leases.secrets_file, Some("a/b".into()));
 }
@@ -144,8 +149,13 @@ fn mistakes() {
         ),
         ("admin: {token_file: ''}", "s:1: admin.token_file: must be the path of a file"),
         (
+            "hub: {listen: here}",
+            "s:1: hub.listen: must be an IP address and a port, as in 127.0.0.1:8080, not `here`",
+        ),
+        ("ledger: {token_file: ''}", "s:1: ledger.token_file: must be the path of a file"),
+        (
             "ledger: {uri: redis}",
-            "s:1: ledger.uri: must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; `redis` is neither",
+            "s:1: ledger.uri: must be memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…]; `redis` is none of these",
         ),
         (
             "ledger: {timeout_ms: 0}",
@@ -202,7 +212,7 @@ fn mistakes() {
 
 #[test]
 fn ledger_addresses() {
-    const FORM: &str = "must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; ";
+    const FORM: &str = "must be memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…]; ";
     for (text, expected) in [
         ("tigerbeetle:0@127.0.0.1:3000", "fine"),
         ("tigerbeetle:340282366920938463463374607431768211455@a:1, b:65535", "fine"),
@@ -218,7 +228,11 @@ fn ledger_addresses() {
         ("tigerbeetle:0@:3000", "has `:3000` where a host:port belongs"),
         ("tigerbeetle:0@::1:3000", "has `::1:3000` where a host:port belongs"),
         ("tigerbeetle:0@http://a:3000", "has `http://a:3000` where a host:port belongs"),
-        ("Memory", "is neither"),
+        ("hub:a:8082, b:8082", "fine"),
+        ("hub:", "has `` where a host:port belongs"),
+        ("hub:8082", "has `8082` where a host:port belongs"),
+        ("hub://a:8082", "has `//a:8082` where a host:port belongs"),
+        ("Memory", "is none of these"),
     ] {
         let read = text.parse::<LedgerUri>();
         let said = read.as_ref().map_or_else(ToString::to_string, |_| "fine".to_owned());
