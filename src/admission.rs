@@ -5,6 +5,7 @@
 
 mod attempt;
 mod chain;
+mod counts;
 mod decision;
 mod findings;
 mod hint;
@@ -112,6 +113,12 @@ impl Admission {
         let domain = snapshot.domain(request.domain);
         let decided = self.decide_uncounted(snapshot, domain, request).await;
         self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+        if let Some(ratelimit) = &self.metrics.ratelimit {
+            match &decided {
+                Ok(_) => ratelimit.answered(),
+                Err(error) => ratelimit.failed(matches!(error, DecideError::Ledger(_))),
+            }
+        }
         let decision = decided?;
         let counters = &domain.counters;
         match &decision.denial {
@@ -198,10 +205,10 @@ impl Admission {
             // On the heap, because few have one and all would carry the space for it.
             Box::pin(self.count_shadows(plan, name, &id, &mut findings)).await;
         }
-        self.count_per_limit(plan, &findings);
         self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, now_ms);
         self.peek_the_rest(plan, &mut findings);
-        Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
+        self.count_per_limit(plan, &findings, true);
+        Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
     }
 
     /// The denial of what no wait would ever let pass.
@@ -276,12 +283,12 @@ impl Admission {
         code: Option<RefusalCode>,
     ) -> Decision {
         let Asked { snapshot, plan, name, domain, now_ms } = *asked;
-        self.count_per_limit(plan, &findings);
         // What never fits is not told to come back.
         let hint = (reason != Reason::NeverFits)
             .then(|| self.hint(&snapshot.retry, plan, &findings, reason, now_ms).ms);
         self.peek_the_rest(plan, &mut findings);
         code.inspect(|code| findings.believe_the_refusal(plan, *code));
+        self.count_per_limit(plan, &findings, false);
         let denied = Decision::denied(plan, name, findings, reason, hint);
         if let Some(key) = denied.denial.as_ref().and_then(|denial| denial.limit.as_ref()) {
             let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
@@ -304,14 +311,6 @@ impl Admission {
         let hints = charged().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
         retry::on_allowed(hints, policy, now_ms);
         charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
-    }
-
-    /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
-    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
-        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
-            let is_over = (findings.failed | findings.left_out).contains(index);
-            self.metrics.limit_decided(requirement.account.key.as_str(), !is_over);
-        }
     }
 
     /// What is free of the limit of a requirement, where that costs no round trip.

@@ -1,10 +1,12 @@
 //! Logs and metrics: how they are set up, and the counters that more than one module touches.
 
+mod bounded;
 mod histogram;
 mod label;
 mod log;
 mod per_limit;
 mod port;
+mod ratelimit;
 mod tls;
 
 use std::sync::Arc;
@@ -23,6 +25,8 @@ pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
+pub use self::ratelimit::MetricName;
+pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
 use self::tls::TlsMetrics;
 
 /// The counters of one domain, looked up once per reload instead of once per request.
@@ -151,6 +155,8 @@ pub struct Metrics {
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
     ports: Ports,
+    /// Under the names of envoyproxy/ratelimit, if that is wanted.
+    pub(crate) ratelimit: Option<RatelimitMetrics>,
 }
 
 impl Default for Metrics {
@@ -195,6 +201,7 @@ impl Default for Metrics {
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
             ports: Ports::default(),
+            ratelimit: None,
         };
         metrics.register();
         metrics

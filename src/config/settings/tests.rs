@@ -131,7 +131,10 @@ fn mistakes() {
         ),
         ("grcp: {}", "s:1: grcp: is not a key of the file; did you mean `grpc`?"),
         ("uri: memory", "s:1: uri: is a key of `ledger`, not of the file"),
-        ("grpc: 127.0.0.1:1", "s:1: grpc: must be a mapping with the keys listen, tls, not a plain value"),
+        (
+            "grpc: 127.0.0.1:1",
+            "s:1: grpc: must be a mapping with the keys listen, tls, response_dynamic_metadata, not a plain value",
+        ),
         (
             "grpc: {listen: localhost:1}",
             "s:1: grpc.listen: must be an IP address and a port, as in 127.0.0.1:8081, or unix:/path, not `localhost:1`",
