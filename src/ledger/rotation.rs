@@ -257,7 +257,8 @@ impl<L: Ledger> Ledger for Rotation<L> {
             }
         };
         let late = |_| LedgerError::TimedOut(u64::try_from(new.timeout.as_millis()).unwrap_or(u64::MAX));
-        tokio::time::timeout(new.timeout, applying).await.map_err(late)?
+        // On the heap: with one ledger a decision carries no space for it.
+        Box::pin(tokio::time::timeout(new.timeout, applying)).await.map_err(late)?
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
