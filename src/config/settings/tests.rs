@@ -312,6 +312,6 @@ fn two_ledgers_are_the_old_one_and_the_new_one() {
         assert_eq!(lines(&problems), expected);
     }
     let problems = load("ledger:\n  uri:\n  - memory\n  - redis").unwrap_err();
-    let expected = "s:4: ledger.uri[1]: must be memory, or tigerbeetle:";
+    let expected = "s:4: ledger.uri[1]: must be memory, tigerbeetle:";
     assert!(lines(&problems).starts_with(expected), "{}", lines(&problems));
 }
