@@ -25,11 +25,11 @@ impl Manifests {
         Self(names.iter().flat_map(|name| documents(&format!("istio/{name}.yaml"))).collect())
     }
 
-    fn all<'m>(&'m self, kind: &'m str) -> impl Iterator<Item = &'m Value> {
+    fn all(&self, kind: &'static str) -> impl Iterator<Item = &Value> {
         self.0.iter().filter(move |document| document["kind"] == kind)
     }
 
-    fn one(&self, kind: &str, name: &str) -> &Value {
+    fn one(&self, kind: &'static str, name: &str) -> &Value {
         let mut found = self.all(kind).filter(|document| document["metadata"]["name"] == name);
         found.next().unwrap_or_else(|| panic!("there is no {kind} {name}"))
     }
