@@ -17,6 +17,7 @@
 //! | `GET /v1/events` | denials, reloads and the ledger as they happen, as server-sent events |
 //! | `POST /v1/explain` | what a request of `/json` would meet, charging nothing |
 //! | `GET /v1/config` | version, files, problems |
+//! | `GET /v1/ledger` | the ledgers in use; while one replaces another, from when on it alone knows enough |
 //! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
 //! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
 //! | `GET`, `DELETE /v1/leases/{id}` | a lease or a place in line of this instance: state, limits, when; leaves the line |
@@ -35,6 +36,7 @@ mod explain;
 mod gate;
 mod json;
 mod lease;
+mod ledger;
 mod limits;
 mod page;
 mod peer;
@@ -133,6 +135,7 @@ pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))
         .route("/v1/peers", get(peers::get))
         .route("/v1/config", get(config::get))
+        .route("/v1/ledger", get(ledger::get))
         .route("/v1/config/limits", get(config::limits))
         .fallback(async || ApiError::not_found("no such route", "GET /v1/config is a place to start"))
         .method_not_allowed_fallback(async || {

@@ -3,6 +3,7 @@
 //! Used by the binary and, on port 0, by tests. Refuses to know command lines and signals.
 
 mod hub;
+mod ledger;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,25 +13,23 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tonic::metadata::AsciiMetadataValue;
 
 use self::hub::{HubPort, HubSocket, instance_name};
+use self::ledger::{Opening, layered};
 use crate::activity::Activity;
 use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
 use crate::config::settings;
 use crate::config::settings::secret::{Secret, check_admin_exposure, read_secrets, read_token};
-use crate::config::settings::value::{LedgerUri, Listen};
+use crate::config::settings::value::Listen;
 use crate::config::{Loaded, Problem, Settings};
 use crate::control::{Composed, Control, files, with_api};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
-use crate::ledger::hub::{Hub, Options as HubOptions};
-use crate::ledger::memory::Memory;
-use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
-use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Slabs};
+use crate::ledger::{Accounts, Ledger};
 use crate::listen::{Listener, descriptors};
 use crate::service::Service;
+use crate::service::ledgers::Ledgers;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
@@ -122,8 +121,14 @@ impl App {
         };
         let signer = open_signer(&settings.leases)?;
         let (events, capacity_events) = mpsc::unbounded_channel();
-        let name = instance_name(&place_of(&grpc));
-        let backend = open_ledger(&settings, name, ledger_tls, &metrics, events)?;
+        let opening = Opening {
+            ledger: &settings.ledger,
+            name: instance_name(&place_of(&grpc)),
+            hub_tls: ledger_tls,
+            metrics: &metrics,
+            events,
+        };
+        let backend = opening.open()?;
         let ledger = layered(Arc::clone(&backend), &settings.ledger, &metrics);
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
@@ -138,7 +143,8 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
-        let service = Arc::new(Service::new(live, admission, leases, metrics));
+        let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms());
+        let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();
         let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));
@@ -301,68 +307,6 @@ fn place_of(grpc: &Listen) -> String {
 fn unfit(state: &State, problems: &[Problem]) -> Broken {
     let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
     state.override_does_not_fit(&words.join("; "))
-}
-
-type Events = mpsc::UnboundedSender<CapacityEvent>;
-
-fn open_ledger(
-    settings: &Settings,
-    name: String,
-    hub_tls: Option<Arc<tls::Client>>,
-    metrics: &Arc<Metrics>,
-    events: Events,
-) -> Result<Arc<Backend>, StartError> {
-    let ledger = &settings.ledger;
-    let timeout = Duration::from_millis(ledger.timeout_ms);
-    let backend = match &ledger.uri {
-        LedgerUri::Memory => {
-            metrics.ledger_up.set(1);
-            Backend::Memory(Memory::default())
-        }
-        LedgerUri::TigerBeetle { cluster, addresses } => {
-            let options = TigerBeetleOptions {
-                cluster: Cluster { id: *cluster, addresses: addresses.clone() },
-                transfer_ids: ledger.transfer_ids,
-                timeout,
-                queue_max: ledger.queue_max,
-                sums: true,
-                events: Some(events),
-            };
-            let started = TigerBeetle::start(options, Arc::clone(metrics));
-            Backend::TigerBeetle(started.map_err(StartError::Ledger)?)
-        }
-        LedgerUri::Hub { addresses } => {
-            let token = token_of(ledger.token.as_ref(), ledger.token_file.as_deref())?;
-            let options = HubOptions {
-                addresses: addresses.clone(),
-                name,
-                tls: hub_tls,
-                authorization: token.as_ref().map(authorization).transpose()?,
-                timeout,
-                queue_max: ledger.queue_max,
-                events: Some(events),
-            };
-            Backend::Hub(Hub::start(options, Arc::clone(metrics)))
-        }
-    };
-    Ok(Arc::new(backend))
-}
-
-/// The header that carries a token, which is never shown.
-fn authorization(token: &Secret) -> Result<AsciiMetadataValue, StartError> {
-    let text = format!("Bearer {}", token.expose());
-    let unfit = |_| StartError::Token("the token for hubs must be printable ASCII".to_owned());
-    let mut value: AsciiMetadataValue = text.parse().map_err(unfit)?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
-/// The ledger with its layers.
-fn layered(backend: Arc<Backend>, ledger: &settings::Ledger, metrics: &Arc<Metrics>) -> LiveLedger {
-    let timeout = Duration::from_millis(ledger.timeout_ms);
-    let slabs =
-        Slabs::start(backend, ledger.slabs == settings::value::Slabs::On, timeout, Arc::clone(metrics));
-    Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics))
 }
 
 /// Frees what expired and tells health checks what readiness is.

@@ -56,6 +56,7 @@ Examples:
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)
+  sluice serve --ledger tigerbeetle:0@old:3000 --ledger tigerbeetle:1@new:3000    while the new one replaces the old one
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 --hub 127.0.0.1:8082
   sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub";
 
@@ -102,8 +103,10 @@ struct ServeArgs {
     #[arg(long, env = "SLUICE_HUB", value_name = "ADDRESS")]
     hub: Option<TcpListen>,
     /// memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…] [default: memory]
-    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
-    ledger: Option<LedgerUri>,
+    ///
+    /// Twice, or with a semicolon between: the old one and the new one, while the new one replaces it.
+    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER", value_delimiter = ';')]
+    ledger: Vec<LedgerUri>,
 }
 
 #[derive(Debug, Args)]

@@ -35,7 +35,7 @@ use crate::grpc::opening::Opening;
 use crate::grpc::{Calls, PREFACE_WITHIN};
 use crate::ledger::hub::pb::ledger_service_server::{LedgerService, LedgerServiceServer};
 use crate::ledger::hub::{pb, wire};
-use crate::ledger::{Backend, Ledger};
+use crate::ledger::{Backend, Ledger, Rotation};
 use crate::listen::port::{Bounds, Call, Connection, Place, Port};
 use crate::listen::token::Token;
 use crate::listen::{Listener, Transport};
@@ -70,7 +70,7 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// The ledger of this process as others use it.
 #[derive(Debug)]
 pub struct Hub {
-    ledger: Arc<Backend>,
+    ledger: Arc<Rotation<Backend>>,
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     /// What sidecars call this hub, and weigh homes by.
@@ -87,7 +87,7 @@ pub struct Hub {
 
 impl Hub {
     pub(crate) fn new(
-        ledger: Arc<Backend>,
+        ledger: Arc<Rotation<Backend>>,
         service: Arc<Service>,
         name: String,
         token: Option<Token>,

@@ -25,7 +25,8 @@
 //!
 //! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, or reach one that does, and a layer is a ledger over another
 //! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
-//! away, and [`Slabs`] another, which answers for hot limits without a round trip.
+//! away, [`Slabs`] another, which answers for hot limits without a round trip, and [`Rotation`] one over two ledgers, of which
+//! the second replaces the first.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
 mod account;
@@ -36,6 +37,7 @@ pub mod hub;
 pub mod memory;
 mod options;
 mod owing;
+mod rotation;
 mod sample;
 mod schedule;
 mod shared;
@@ -55,13 +57,14 @@ pub use self::account::{Account, Accounts};
 pub use self::backend::Backend;
 pub use self::failover::{Failover, OnFailure};
 pub use self::options::TransferIds;
+pub use self::rotation::Rotation;
 pub use self::schedule::{Release, Schedule};
 pub use self::slabs::Slabs;
 pub use self::slabs::limit::Shown as SlabView;
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
 
 /// The ledger of a running server.
-pub type LiveLedger = Failover<Slabs<Arc<Backend>>>;
+pub type LiveLedger = Failover<Slabs<Arc<Rotation<Backend>>>>;
 
 /// What every ledger and every layer answers. Nothing here waits without a deadline.
 pub trait Ledger: Send + Sync {

@@ -11,7 +11,7 @@ use crate::config::settings;
 use crate::config::settings::secret::check_hub_exposure;
 use crate::config::settings::value::Listen;
 use crate::hub::{self, Hub};
-use crate::ledger::Backend;
+use crate::ledger::{Backend, Rotation};
 use crate::listen::Listener;
 use crate::listen::token::Token;
 use crate::service::Service;
@@ -54,7 +54,7 @@ impl HubSocket {
 
     pub(super) fn serve(
         self,
-        ledger: Arc<Backend>,
+        ledger: Arc<Rotation<Backend>>,
         service: Arc<Service>,
         connections_max: usize,
         tasks: &Tasks,

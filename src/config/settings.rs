@@ -14,11 +14,11 @@ use std::path::PathBuf;
 
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
-use super::decode::{At, Fields, Sink};
+use super::decode::{At, Fields, Sink, read_scalar};
 use super::problem::Problems;
 use super::shape::Shape;
 use super::source::Document;
-use super::tree::Data;
+use super::tree::{Data, Value};
 use super::yaml;
 use crate::tls::{ClientFiles, ServerFiles};
 
@@ -81,6 +81,8 @@ pub struct Hub {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ledger {
     pub uri: LedgerUri,
+    /// The one that comes to replace it.
+    pub successor: Option<LedgerUri>,
     /// Bounds every call.
     pub timeout_ms: u64,
     pub on_failure: OnFailure,
@@ -142,6 +144,7 @@ impl Default for Ledger {
     fn default() -> Self {
         Self {
             uri: LedgerUri::Memory,
+            successor: None,
             timeout_ms: 250,
             on_failure: OnFailure::Error,
             local_share: Share::DEFAULT,
@@ -152,6 +155,13 @@ impl Default for Ledger {
             token: None,
             tls: None,
         }
+    }
+}
+
+impl Ledger {
+    /// The one in use, and the one that replaces it if there is one.
+    pub(crate) fn uris(&self) -> impl Iterator<Item = &LedgerUri> {
+        std::iter::once(&self.uri).chain(&self.successor)
     }
 }
 
@@ -272,7 +282,7 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
 }
 
 fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
-    set(&mut ledger.uri, fields.parsed("uri"));
+    fill_uris(ledger, fields);
     set(&mut ledger.timeout_ms, fields.whole("timeout_ms", 1..=TIMEOUT_MS_MAX));
     set(&mut ledger.on_failure, fields.parsed("on_failure"));
     set(&mut ledger.local_share, fields.parsed("local_share"));
@@ -281,6 +291,24 @@ fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
     set(&mut ledger.slabs, fields.parsed("slabs"));
     ledger.token_file = path(fields, "token_file");
     ledger.tls = tls::client(fields);
+}
+
+/// One, or a list of the old one and the new one.
+fn fill_uris(ledger: &mut Ledger, fields: &Fields<'_>) {
+    if !matches!(fields.get("uri"), Some(Value { data: Data::List(_), .. })) {
+        return set(&mut ledger.uri, fields.parsed("uri"));
+    }
+    let mut uris = Vec::new();
+    for (value, at) in fields.list("uri").iter() {
+        match read_scalar(value, |text, _| text.parse::<LedgerUri>()) {
+            Ok(uri) => uris.push(uri),
+            Err(message) => return fields.sink.mistake(value.line, &at, || message),
+        }
+    }
+    match value::old_and_new(uris) {
+        Ok((uri, successor)) => (ledger.uri, ledger.successor) = (uri, successor),
+        Err(message) => fields.mistake("uri", || message),
+    }
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

@@ -7,8 +7,8 @@ use crate::ledger::hub::pb::answer::What as Answer;
 use crate::ledger::hub::pb::ask::What as Ask;
 use crate::ledger::hub::{pb, wire};
 use crate::ledger::{
-    Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Verdict,
-    Want,
+    Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Rotation,
+    Verdict, Want,
 };
 use crate::limit::{Charge, Kind, LimitSpec, Origin, Overage};
 
@@ -79,7 +79,7 @@ pub(super) fn invalid(text: String) -> Answer {
     Answer::Failure(pb::LedgerFailure { code, text, ..Default::default() })
 }
 
-fn outcome(ledger: &Backend, chain: &Chain, result: Result<Outcome, LedgerError>) -> Answer {
+fn outcome(ledger: &Rotation<Backend>, chain: &Chain, result: Result<Outcome, LedgerError>) -> Answer {
     let result = match result {
         Ok(result) => result,
         Err(error) => return wire::failure(&error),
@@ -114,7 +114,7 @@ fn balances(balances: Result<Vec<Balance>, LedgerError>) -> Answer {
 }
 
 /// What is known of an account without a round trip.
-fn sample(ledger: &Backend, account: &Arc<Account>, want: &Want) -> pb::Sample {
+fn sample(ledger: &Rotation<Backend>, account: &Arc<Account>, want: &Want) -> pb::Sample {
     let spec = LimitSpec {
         kind: Kind::Rolling { window_seconds: want.lifetime_seconds },
         capacity: want.capacity,

@@ -43,7 +43,7 @@ async fn twenty_sidecars_never_exceed_a_limit_whoever_is_killed() {
     let mut replicas = Replicas::start();
     let mut hubs = [hub(&replicas).await, hub(&replicas).await];
     let uri = format!("hub:{},{}", hubs[0].address, hubs[1].address);
-    let sidecars = start_on(&uri, LIMITS, 2_000, 20).await;
+    let sidecars = start_on(&[&uri], LIMITS, 2_000, 20).await;
     let load = Load::start(&sidecars, "five=x", 1);
     load.until_admitted(1_500, None, "before the faults").await;
 

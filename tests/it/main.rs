@@ -81,6 +81,8 @@ mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod rotation;
+mod rotation_app;
 #[cfg(feature = "tigerbeetle")]
 mod slab_fleet;
 mod slab_simulation;
@@ -99,6 +101,8 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_overage;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_rotation;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

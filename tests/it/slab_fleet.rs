@@ -8,6 +8,7 @@ pub mod instance;
 pub mod load;
 mod looked_at;
 pub mod oracle;
+mod rotated;
 
 use std::time::Duration;
 

@@ -281,3 +281,34 @@ fn secret_files() {
     std::fs::remove_file(&path).unwrap();
     assert!(read_secrets(&path).unwrap_err().starts_with(&format!("{shown}: can't be read: ")));
 }
+
+#[test]
+fn two_ledgers_are_the_old_one_and_the_new_one() {
+    let uris = |text: &str| {
+        let (settings, _) = load(text).unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
+        settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(uris("ledger: {uri: [tigerbeetle:0@a:1]}"), ["tigerbeetle:0@a:1"]);
+    let both = ["tigerbeetle:0@a:1", "tigerbeetle:1@a:1"];
+    assert_eq!(uris("ledger: {uri: [tigerbeetle:0@a:1, tigerbeetle:1@a:1]}"), both);
+    assert_eq!(uris("ledger:\n  uri:\n  - memory\n  - memory"), ["memory", "memory"]);
+    let rows = [
+        ("[]", "s:1: ledger.uri: must be one ledger, or two while the second replaces the first, not 0"),
+        (
+            "[memory, memory, memory]",
+            "s:1: ledger.uri: must be one ledger, or two while the second replaces the first, not 3",
+        ),
+        (
+            "[tigerbeetle:0@a:1, tigerbeetle:0@a:1]",
+            "s:1: ledger.uri: must be two different ledgers, the old one and the new one, not tigerbeetle:0@a:1 twice",
+        ),
+        ("[memory, [memory]]", "s:1: ledger.uri[1]: must be one plain value, not a list"),
+    ];
+    for (text, expected) in rows {
+        let problems = load(&format!("ledger: {{uri: {text}}}")).expect_err(text);
+        assert_eq!(lines(&problems), expected);
+    }
+    let problems = load("ledger:\n  uri:\n  - memory\n  - redis").unwrap_err();
+    let expected = "s:4: ledger.uri[1]: must be memory, or tigerbeetle:";
+    assert!(lines(&problems).starts_with(expected), "{}", lines(&problems));
+}

@@ -131,6 +131,21 @@ impl fmt::Display for LedgerUri {
     }
 }
 
+/// The ledger to use, and the one that comes to replace it if there are two.
+pub(crate) fn old_and_new(uris: Vec<LedgerUri>) -> Result<(LedgerUri, Option<LedgerUri>), String> {
+    match &uris[..] {
+        [one] => Ok((one.clone(), None)),
+        // Two of them in one process share nothing.
+        [old, new] if old != new || *old == LedgerUri::Memory => Ok((old.clone(), Some(new.clone()))),
+        [old, _] => {
+            Err(format!("must be two different ledgers, the old one and the new one, not {old} twice"))
+        }
+        all => {
+            Err(format!("must be one ledger, or two while the second replaces the first, not {}", all.len()))
+        }
+    }
+}
+
 /// A part of something: more than 0, at most 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share(f64);
