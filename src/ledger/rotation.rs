@@ -69,7 +69,8 @@ use self::chain::{
 use self::successor::{Successor, bare};
 use self::undo::Undo;
 use super::{
-    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict, Want,
+    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld, Verdict,
+    Want,
 };
 use crate::clock;
 use crate::limit::{LeaseId, LimitSpec};
@@ -256,7 +257,8 @@ impl<L: Ledger> Ledger for Rotation<L> {
             }
         };
         let late = |_| LedgerError::TimedOut(u64::try_from(new.timeout.as_millis()).unwrap_or(u64::MAX));
-        tokio::time::timeout(new.timeout, applying).await.map_err(late)?
+        // On the heap: with one ledger a decision carries no space for it.
+        Box::pin(tokio::time::timeout(new.timeout, applying)).await.map_err(late)?
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
@@ -357,6 +359,13 @@ impl<L: Ledger> Ledger for Rotation<L> {
 
     fn is_shared(&self) -> bool {
         self.old.is_shared() || self.successor().is_some_and(Ledger::is_shared)
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        let Some(new) = self.successor() else { return self.old.tell_slabs(held) };
+        let held = held();
+        self.old.tell_slabs(|| held.clone());
+        new.tell_slabs(|| held);
     }
 
     fn sweep(&self) -> usize {
