@@ -46,6 +46,6 @@ WORKDIR /var/lib/sluice
 # gRPC is for other containers. Admin stays on loopback, which containers of a pod share: beyond that it wants a token, so set
 # SLUICE_ADMIN=0.0.0.0:8080 together with SLUICE_ADMIN_TOKEN. `ratelimit` takes its limits and addresses from elsewhere.
 ENV SLUICE_CONFIG_DIR=/etc/sluice SLUICE_STATE_DIR=/var/lib/sluice SLUICE_GRPC=0.0.0.0:8081
-EXPOSE 8080 8081
+EXPOSE 8080 8081 8082
 ENTRYPOINT ["sluice"]
 CMD ["serve"]
