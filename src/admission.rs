@@ -48,6 +48,15 @@ pub struct Request<'a, 'w> {
     pub request_id: Option<&'a str>,
 }
 
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    /// For those who look.
+    pub domain: &'a Arc<str>,
+    /// It says that it has tried before.
+    pub is_retry: bool,
+}
+
 /// What a reservation is called in the ledger.
 #[derive(Debug, Clone, Copy)]
 pub enum Name<'a> {
@@ -132,23 +141,24 @@ impl Admission {
             domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
-        self.admit(snapshot, &plan, name, &domain.name, now_ms).await
+        let asker = Asker { domain: &domain.name, is_retry: request.is_retry };
+        self.admit(snapshot, &plan, name, asker, now_ms).await
     }
 
-    /// What follows the plan, for those who know what they want. `domain` is who asks, for those who look.
+    /// What follows the plan, for those who know what they want.
     pub async fn admit(
         &self,
         snapshot: &Snapshot,
         plan: &Plan,
         name: Name<'_>,
-        domain: &Arc<str>,
+        asker: Asker<'_>,
         now_ms: u64,
     ) -> Result<Decision, DecideError> {
-        let decision = self.admit_unnoted(snapshot, plan, name, domain, now_ms).await?;
+        let decision = self.admit_unnoted(snapshot, plan, name, asker, now_ms).await?;
         if let Some(Denial { limit: Some(key), reason, retry_after_ms }) = &decision.denial {
             let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
             let last = LastDenial { at_ms: now_ms, reason: *reason, retry_after_ms: *retry_after_ms };
-            said_no.inspect(|requirement| self.activity.denied(&requirement.account, domain, last));
+            said_no.inspect(|requirement| self.activity.denied(&requirement.account, asker.domain, last));
         }
         Ok(decision)
     }
@@ -158,7 +168,7 @@ impl Admission {
         snapshot: &Snapshot,
         plan: &Plan,
         name: Name<'_>,
-        domain: &Arc<str>,
+        asker: Asker<'_>,
         now_ms: u64,
     ) -> Result<Decision, DecideError> {
         let mut findings = Findings::of(plan);
@@ -171,7 +181,7 @@ impl Admission {
         }
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
             findings.failed |= failed;
-            self.refuse(snapshot, plan, name, findings, reason, now_ms)
+            self.refuse(snapshot, plan, name, findings, reason, asker, now_ms)
         };
         for (failed, reason) in self.looks(plan) {
             if !failed.is_empty() && !findings.leave_out(plan, failed) {
@@ -200,7 +210,7 @@ impl Admission {
             Ok(Reserved::Refused(code)) => {
                 let reason = reason_of(code);
                 self.count_per_limit(plan, &findings);
-                let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
+                let hint = self.hint(&snapshot.retry, plan, &findings, reason, asker.is_retry, now_ms);
                 self.peek_the_rest(plan, &mut findings);
                 findings.believe_the_refusal(plan, code);
                 let denied = Decision::denied(plan, name, findings, reason, Some(hint.ms));
@@ -217,7 +227,7 @@ impl Admission {
         taken.into_iter().for_each(Taken::keep);
         self.count_shadows(plan, name, &id, &mut findings).await;
         self.count_per_limit(plan, &findings);
-        self.note_allowed(plan, &findings, &snapshot.retry, domain, now_ms);
+        self.note_allowed(plan, &findings, &snapshot.retry, asker, now_ms);
         self.peek_the_rest(plan, &mut findings);
         Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
     }
@@ -293,10 +303,11 @@ impl Admission {
         name: Name<'_>,
         mut findings: Findings,
         reason: Reason,
+        asker: Asker<'_>,
         now_ms: u64,
     ) -> Decision {
         self.count_per_limit(plan, &findings);
-        let hint = self.hint(&snapshot.retry, plan, &findings, reason, now_ms);
+        let hint = self.hint(&snapshot.retry, plan, &findings, reason, asker.is_retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
         Decision::denied(plan, name, findings, reason, Some(hint.ms))
     }
@@ -307,13 +318,16 @@ impl Admission {
         plan: &Plan,
         findings: &Findings,
         policy: &RetryPolicy,
-        domain: &Arc<str>,
+        asker: Asker<'_>,
         now_ms: u64,
     ) {
         let charged = || charged(plan, findings);
         let hints = charged().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
         retry::on_allowed(hints, policy, now_ms);
-        charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
+        if policy.rolling.informed {
+            charged().for_each(|it| self.keep_promise(it, asker.is_retry, now_ms));
+        }
+        charged().for_each(|it| self.activity.admitted(&it.account, asker.domain, it.amount, now_ms));
     }
 
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.

@@ -41,10 +41,10 @@ pub use self::shared::Task;
 use self::work::{Waiting, Work, WorkKind, can_be_given_back};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
-use super::schedule::paid_in_ms;
 use super::{Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Verdict, Want};
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
+use crate::retry::schedule::paid_in_ms;
 use crate::telemetry::Metrics;
 
 /// The handle.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::Service;
 use super::unsent::UnsentLease;
-use crate::admission::{DecideError, Decision, Denial, Name, is_used};
+use crate::admission::{Asker, DecideError, Decision, Denial, Name, is_used};
 use crate::clock;
 use crate::lease::Lease;
 use crate::lease::leases::Known;
@@ -92,7 +92,8 @@ impl Service {
             AskName::Lease(id) => Name::Lease(id),
         };
         let now_ms = clock::monotonic_ms();
-        let decided = self.admission.admit(&snapshot, &plan, name, &self.lease_api_name, now_ms).await;
+        let asker = Asker { domain: &self.lease_api_name, is_retry: false };
+        let decided = self.admission.admit(&snapshot, &plan, name, asker, now_ms).await;
         let decision = decided.map_err(|error| match error {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),

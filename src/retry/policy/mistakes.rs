@@ -20,6 +20,9 @@ impl RetryPolicy {
         let r = &self.rolling;
         mistakes.curve("rolling", r.base_ms, r.max_ms, r.factor, r.jitter_ms);
         mistakes.range("rolling.window_fraction", r.window_fraction, 0.0..=1.0);
+        mistakes.range("rolling.informed_max_ms", r.informed_max_ms, 1..=WAIT_MS_MAX);
+        let informed_max = ("informed_max_ms", r.informed_max_ms);
+        mistakes.ordered("rolling", ("base_ms", r.base_ms), informed_max);
         mistakes.range("decreasing_ms", self.decreasing_ms, 1..=WAIT_MS_MAX);
         mistakes.queue(&self.queue);
         mistakes.budget(&self.budget);

@@ -1,0 +1,235 @@
+//! Hints that are true: when there will be room, as far as the ledger knows that without being asked again.
+//!
+//! Knows the limits of one request and what callers were told before ([`promises`](super::promises)). What a limit holds and
+//! when that comes back is somebody else's knowledge, which is asked for through [`Outlook`].
+
+use smallvec::SmallVec;
+
+use super::forecast::Forecast;
+use super::hints::Hints;
+use super::policy::RetryPolicy;
+use super::schedule::{Release, Schedule};
+use super::{RetryHint, denied};
+use crate::limit::Kind;
+
+/// A limit of a request that was refused.
+#[derive(Debug, Clone, Copy)]
+pub struct Need<'h> {
+    pub hints: &'h Hints,
+    pub kind: Kind,
+    pub capacity: u64,
+    pub amount: u64,
+    /// It is known to have said no. Others of the same request may have, too.
+    pub has_failed: bool,
+}
+
+/// What is known of the limits of a request, by their place in it.
+pub trait Outlook {
+    /// What it holds and when that comes back. `own` is what is known to have been taken here.
+    fn schedule(&mut self, place: usize, own: &[Release]) -> Option<Schedule>;
+
+    /// Whether it is known to have room for the request now.
+    fn has_room(&mut self, place: usize) -> bool;
+
+    /// What those who wait in line for it get before `amount` is left for others.
+    fn queued_before(&mut self, place: usize, amount: u64) -> u64;
+}
+
+/// What the refused is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    pub hint: RetryHint,
+    /// By how much the one before was wrong, if this caller had been told one.
+    pub error_ms: Option<u64>,
+}
+
+/// Rounds until a time is found at which all limits of a request have room.
+const ROUNDS: usize = 4;
+
+/// Some limits of a request said no. `None` if none did. Two that are refused at the same moment may be told the same.
+pub fn on_denied(
+    needs: &[Need<'_>],
+    is_retry: bool,
+    policy: &RetryPolicy,
+    now_ms: u64,
+    outlook: &mut impl Outlook,
+    mut rand: impl FnMut(u64) -> u64,
+) -> Option<Told> {
+    let max_ms = policy.rolling.informed_max_ms;
+    // The streaks go on, so that the formula knows them when it is needed.
+    let mut formula: SmallVec<[u64; 4]> = SmallVec::new();
+    for need in needs {
+        let ms = if need.has_failed {
+            denied(need.hints, need.kind, policy, now_ms, &mut rand).ms
+        } else {
+            0
+        };
+        formula.push(ms);
+    }
+    let failed = || needs.iter().filter(|need| need.has_failed);
+    let base_ms = failed().map(|need| base_and_jitter(need.kind, policy).0).max()?;
+    let jitter_ms = failed().map(|need| base_and_jitter(need.kind, policy).1).max()?;
+    let returning = returning(needs, is_retry, max_ms, now_ms);
+    if let Returning::Early { at_ms } = returning {
+        let ms = at_ms.saturating_sub(now_ms).max(base_ms).min(max_ms);
+        return Some(Told { hint: RetryHint { ms }, error_ms: None });
+    }
+    let jitter_ms = rand(jitter_ms);
+    let (mut at_ms, mut least_ms) = (now_ms, base_ms);
+    let mut is_known: SmallVec<[bool; 4]> = SmallVec::from_elem(true, needs.len());
+    for _ in 0..ROUNDS {
+        let from_ms = at_ms;
+        for (place, need) in needs.iter().enumerate() {
+            let fits = fits(need, place, at_ms, jitter_ms, max_ms, now_ms, outlook);
+            is_known[place] = fits.is_some();
+            match fits {
+                Some(Fits { at_ms: fits_at_ms, are_kept }) => {
+                    at_ms = at_ms.max(fits_at_ms);
+                    // Nobody comes when it is told, so that no time is better than another.
+                    if !are_kept {
+                        least_ms = least_ms.max(formula[place]);
+                    }
+                }
+                None => least_ms = least_ms.max(formula[place]),
+            }
+        }
+        if at_ms == from_ms {
+            break;
+        }
+    }
+    let wait_ms = at_ms - now_ms;
+    let error_ms = match returning {
+        Returning::Due { told_ms } => Some(at_ms.saturating_sub(told_ms)),
+        _ => None,
+    };
+    if wait_ms > max_ms {
+        return Some(Told { hint: RetryHint { ms: max_ms.saturating_sub(jitter_ms).max(1) }, error_ms });
+    }
+    let ms = wait_ms.max(least_ms).saturating_add(jitter_ms).min(max_ms);
+    for (need, _) in needs.iter().zip(is_known).filter(|(need, is_known)| *is_known && need.amount > 0) {
+        need.hints.with_promises(|promises| {
+            let is_wanted = need.has_failed || promises.has_promises();
+            if is_wanted && promises.are_kept(promised_most(need, max_ms)) {
+                promises.add(now_ms + ms, at_ms, need.amount);
+            }
+        });
+    }
+    Some(Told { hint: RetryHint { ms }, error_ms })
+}
+
+/// A limit said yes. `remembers`: the ledger can't tell when this comes back, so that it has to be remembered here. By how much
+/// the hint was wrong that this caller followed, if it seems to have followed one.
+pub fn on_admitted(need: &Need<'_>, is_retry: bool, remembers: bool, now_ms: u64) -> Option<u64> {
+    let window_ms = window_ms(need.kind).filter(|_| remembers && need.amount > 0);
+    if window_ms.is_none() && !need.hints.has_promises() {
+        return None;
+    }
+    let told = need.hints.with_promises(|promises| {
+        let told = promises.admitted(is_retry, now_ms);
+        if let Some(window_ms) = window_ms {
+            promises.took(need.amount, now_ms.saturating_add(window_ms), window_ms);
+        }
+        told
+    });
+    told.map(|(told_ms, fits_at_ms)| told_ms.saturating_sub(fits_at_ms))
+}
+
+/// Who it is that was refused.
+enum Returning {
+    /// It was told nothing yet.
+    New,
+    /// It was told to come later.
+    Early { at_ms: u64 },
+    /// It was told to come now.
+    Due { told_ms: u64 },
+}
+
+/// Takes what a caller was told off the limits that refused it.
+fn returning(needs: &[Need<'_>], is_retry: bool, max_ms: u64, now_ms: u64) -> Returning {
+    let (mut due_ms, mut next_ms) = (None, Some(0));
+    for need in needs.iter().filter(|need| need.has_failed) {
+        need.hints.with_promises(|promises| {
+            promises.forget(now_ms);
+            if is_retry {
+                promises.saw_mark();
+            }
+            let due = promises.end_due(now_ms);
+            due_ms = due_ms.max(due.map(|(told_ms, _)| told_ms));
+            let next = promises.next_ms(now_ms).filter(|_| is_retry);
+            next_ms = next_ms.zip(next).map(|(a, b): (u64, u64)| a.max(b));
+            if due.is_none() && next.is_none() {
+                promises.saw_stranger(promised_most(need, max_ms));
+            }
+        });
+    }
+    match (due_ms, next_ms) {
+        (Some(told_ms), _) => Returning::Due { told_ms },
+        (None, Some(at_ms)) if at_ms > 0 => Returning::Early { at_ms },
+        _ => Returning::New,
+    }
+}
+
+struct Fits {
+    at_ms: u64,
+    /// Callers seem to come when they are told.
+    are_kept: bool,
+}
+
+/// When one limit has room for a request, not before `from_ms`.
+fn fits(
+    need: &Need<'_>,
+    place: usize,
+    from_ms: u64,
+    late_ms: u64,
+    max_ms: u64,
+    now_ms: u64,
+    outlook: &mut impl Outlook,
+) -> Option<Fits> {
+    if !need.has_failed && !need.hints.has_promises() && outlook.has_room(place) {
+        return Some(Fits { at_ms: from_ms, are_kept: true });
+    }
+    need.hints.with_promises(|promises| {
+        promises.forget(now_ms);
+        let asked = if promises.known(now_ms).is_none() {
+            outlook.schedule(place, promises.own())
+        } else {
+            None
+        };
+        let own = need.amount.max(1);
+        let are_kept = promises.are_kept(promised_most(need, max_ms));
+        let ahead = outlook.queued_before(place, promises.amount().saturating_add(own));
+        let takers = promises.takers(ahead, now_ms);
+        let forecast = Forecast {
+            kind: need.kind,
+            capacity: need.capacity,
+            schedule: asked.as_ref().or(promises.known(now_ms)),
+            mean_hold_ms: need.hints.mean_hold_ms(),
+            part: 1.0,
+        };
+        let at_ms = forecast.fits_at_ms(&takers, own, from_ms, late_ms, now_ms);
+        asked.into_iter().for_each(|schedule| promises.know(schedule, now_ms));
+        Some(Fits { at_ms: at_ms?, are_kept })
+    })
+}
+
+/// How many requests like this one can be promised a place within the longest hint.
+fn promised_most(need: &Need<'_>, max_ms: u64) -> u64 {
+    let lasts_ms = window_ms(need.kind).or(need.hints.mean_hold_ms()).unwrap_or(max_ms).max(1);
+    let at_once = (need.capacity / need.amount.max(1)).max(1);
+    at_once.saturating_mul((max_ms / lasts_ms).max(1))
+}
+
+fn window_ms(kind: Kind) -> Option<u64> {
+    match kind {
+        Kind::Rolling { window_seconds } => Some(u64::from(window_seconds.get()) * 1000),
+        Kind::Concurrency { .. } => None,
+    }
+}
+
+fn base_and_jitter(kind: Kind, policy: &RetryPolicy) -> (u64, u64) {
+    if kind.is_concurrency() {
+        (policy.concurrency.base_ms, policy.concurrency.jitter_ms)
+    } else {
+        (policy.rolling.base_ms, policy.rolling.jitter_ms)
+    }
+}

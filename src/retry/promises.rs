@@ -1,0 +1,182 @@
+//! What callers of one limit were told, and what that says of the next one. Pure.
+//!
+//! Whoever was told a time is counted as one who takes then, until somebody is admitted at that time or it was not
+//! seen for a while. Callers have no names here. So one that is refused at about a time that somebody was told
+//! is taken for the one that was told it.
+//!
+//! Callers that don't wait as they are told make promises that nobody keeps, and those who do would wait behind them. It shows
+//! in the refusals: callers that obey are refused about as often as others are admitted, and no more than are promised a
+//! place within the longest hint. Where there were more, promises are not counted until it is better.
+
+use super::forecast::Taker;
+use super::schedule::{Release, Schedule};
+
+/// One who was told a time and isn't seen this long after it is forgotten.
+const FORGOTTEN_AFTER_MS: u64 = 1_500;
+
+/// Times that are kept for one limit: 24 bytes each. Beyond that two become one.
+const PROMISES_MAX: usize = 1_024;
+
+/// What the ledger said is used again for so long, unless somebody was admitted.
+const KNOWN_MS: u64 = 100;
+
+/// Fewer times than this are found so quickly that they are not kept.
+const KNOWN_MIN: usize = 64;
+
+/// Steps in which what was taken here is remembered.
+const OWN_STEPS: u64 = 32;
+
+/// A refusal that nobody expected weighs a little less than an admission.
+const REFUSAL_WEIGHT: u64 = 4;
+const ADMISSION_WEIGHT: u64 = 5;
+
+/// So many unexpected refusals say nothing yet.
+const REFUSALS_MIN: u64 = 16;
+
+/// One who was told to come at a time.
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    taker: Taker,
+    /// When there should be room, so `at_ms` without jitter.
+    fits_at_ms: u64,
+    /// How many it stands for.
+    count: u64,
+}
+
+/// What one limit remembers of the times that it told.
+#[derive(Debug, Default)]
+pub(super) struct Promises {
+    /// In the order of time.
+    list: Vec<Promise>,
+    /// Unexpected refusals beyond what admissions make up for.
+    excess: u64,
+    /// Some callers say when they try again, so one that doesn't is new.
+    sees_marks: bool,
+    /// What the ledger said last, and when.
+    known: Option<(Schedule, u64)>,
+    /// What was admitted here, where the ledger can't tell when it comes back. In the order of time.
+    own: Vec<Release>,
+}
+
+impl Promises {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.own.is_empty() && self.excess == 0
+    }
+
+    pub(super) fn has_promises(&self) -> bool {
+        !self.list.is_empty()
+    }
+
+    /// Those who did not come are forgotten, and so is what has come back.
+    pub(super) fn forget(&mut self, now_ms: u64) {
+        let is_over = |promise: &Promise| promise.taker.at_ms.saturating_add(FORGOTTEN_AFTER_MS) < now_ms;
+        let over = self.list.partition_point(is_over);
+        self.list.drain(..over);
+        let back = self.own.partition_point(|release| release.at_ms <= now_ms);
+        self.own.drain(..back);
+    }
+
+    /// Those who will take something, for a [`Forecast`](super::forecast::Forecast). `ahead` is taken by others before.
+    pub(super) fn takers(&self, ahead: u64, now_ms: u64) -> Vec<Taker> {
+        let first = (ahead > 0).then_some(Taker { at_ms: now_ms, amount: ahead });
+        let due = |promise: &Promise| Taker { at_ms: promise.taker.at_ms.max(now_ms), ..promise.taker };
+        first.into_iter().chain(self.list.iter().map(due)).collect()
+    }
+
+    /// What is promised in all.
+    pub(super) fn amount(&self) -> u64 {
+        self.list.iter().fold(0, |sum: u64, promise| sum.saturating_add(promise.taker.amount))
+    }
+
+    /// Ends the promise that is due first; when that one was told to come, and when there should have been room.
+    pub(super) fn end_due(&mut self, now_ms: u64) -> Option<(u64, u64)> {
+        let first = self.list.first_mut().filter(|first| first.taker.at_ms <= now_ms)?;
+        let told = (first.taker.at_ms, first.fits_at_ms);
+        if first.count > 1 {
+            first.taker.amount -= first.taker.amount / first.count;
+            first.count -= 1;
+        } else {
+            self.list.remove(0);
+        }
+        Some(told)
+    }
+
+    /// The time of the earliest promise that is not due yet.
+    pub(super) fn next_ms(&self, now_ms: u64) -> Option<u64> {
+        let is_due = |promise: &Promise| promise.taker.at_ms <= now_ms;
+        self.list.get(self.list.partition_point(is_due)).map(|promise| promise.taker.at_ms)
+    }
+
+    pub(super) fn add(&mut self, at_ms: u64, fits_at_ms: u64, amount: u64) {
+        if self.list.len() >= PROMISES_MAX {
+            let one = |pair: &[Promise]| {
+                let last = pair[pair.len() - 1];
+                let amount = pair.iter().fold(0, |sum: u64, it| sum.saturating_add(it.taker.amount));
+                let count = pair.iter().map(|it| it.count).sum();
+                Promise { taker: Taker { amount, ..last.taker }, count, ..last }
+            };
+            self.list = self.list.chunks(2).map(one).collect();
+        }
+        let place = self.list.partition_point(|promise| promise.taker.at_ms <= at_ms);
+        let promise = Promise { taker: Taker { at_ms, amount }, fits_at_ms, count: 1 };
+        self.list.insert(place, promise);
+    }
+
+    pub(super) fn saw_mark(&mut self) {
+        self.sees_marks = true;
+    }
+
+    /// Somebody was refused that was not told to come now. `most` callers can be promised a place.
+    pub(super) fn saw_stranger(&mut self, most: u64) {
+        let enough = excess_max(most);
+        let was_counted = self.excess <= enough;
+        self.excess = self.excess.saturating_add(REFUSAL_WEIGHT).min(enough.saturating_mul(2));
+        if was_counted && self.excess > enough {
+            self.list = Vec::new();
+        }
+    }
+
+    /// Whether callers seem to come when they are told.
+    pub(super) fn are_kept(&self, most: u64) -> bool {
+        self.excess <= excess_max(most)
+    }
+
+    /// Somebody was admitted. If it was told to come now, or whoever was lost it to this one: what it was told.
+    pub(super) fn admitted(&mut self, is_retry: bool, now_ms: u64) -> Option<(u64, u64)> {
+        self.known = None;
+        self.sees_marks |= is_retry;
+        self.excess = self.excess.saturating_sub(ADMISSION_WEIGHT);
+        self.forget(now_ms);
+        // Where callers say that they try again, one that doesn't was told nothing: whoever was will come and say so.
+        if is_retry || !self.sees_marks { self.end_due(now_ms) } else { None }
+    }
+
+    /// Remembers that something was taken here and when it comes back.
+    pub(super) fn took(&mut self, amount: u64, back_at_ms: u64, window_ms: u64) {
+        let at_ms = back_at_ms.next_multiple_of((window_ms / OWN_STEPS).max(1));
+        match self.own.last_mut().filter(|last| last.at_ms >= at_ms) {
+            Some(last) => last.amount = last.amount.saturating_add(amount),
+            None => self.own.push(Release { at_ms, amount }),
+        }
+    }
+
+    /// What was taken here and is not back yet.
+    pub(super) fn own(&self) -> &[Release] {
+        &self.own
+    }
+
+    /// What the ledger said last, unless that is old.
+    pub(super) fn known(&self, now_ms: u64) -> Option<&Schedule> {
+        let (schedule, at_ms) = self.known.as_ref()?;
+        (now_ms < at_ms.saturating_add(KNOWN_MS)).then_some(schedule)
+    }
+
+    pub(super) fn know(&mut self, schedule: Schedule, now_ms: u64) {
+        self.known = (schedule.releases.len() >= KNOWN_MIN).then_some((schedule, now_ms));
+    }
+}
+
+/// The excess beyond which promises are not counted.
+fn excess_max(most: u64) -> u64 {
+    most.saturating_mul(2).max(REFUSALS_MIN).saturating_mul(REFUSAL_WEIGHT)
+}
