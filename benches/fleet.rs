@@ -35,13 +35,13 @@ const OBEDIENCE: [(&str, Wait); 5] = [
 ];
 
 fn main() {
-    formula();
     informed();
+    formula();
 }
 
 /// The same limit for clients that obey or don't, by the formula and by what the ledger knows.
 fn informed() {
-    println!("\n20 per 10 s, clients think for 10 s, {:>1}", "hints by the formula and informed");
+    println!("\n20 per 10 s, clients think for 10 s, hints by the formula and informed");
     println!(
         "  {:>6} {:30} {:9} {:>9} {:>9} {:>7} {:>8} {:>8} {:>5}",
         "demand", "clients", "hints", "attempts", "returns", "used", "p50", "p99", "herd"
@@ -49,7 +49,8 @@ fn informed() {
     for demand in [1.25, 1.5, 2.0, 4.0] {
         for (manner, wait) in OBEDIENCE {
             for (name, policy) in [("formula", RetryPolicy::default()), ("informed", informed_policy())] {
-                let report = closed(demand).run(&policy, 1, |client, denials, _, rng| wait(client, denials, rng));
+                let fleet = closed(demand);
+                let report = fleet.run(&policy, 1, |client, denials, _, rng| wait(client, denials, rng));
                 println!(
                     "  {demand:>6} {manner:30} {name:9} {:>9.2} {:>9.2} {:>6.1}% {:>6.1} s {:>6.1} s {:>5}",
                     report.attempts_per_admission,

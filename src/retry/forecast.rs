@@ -221,6 +221,43 @@ mod tests {
         assert_eq!(wait(HELD, 20, None, None, 0), None);
     }
 
+    /// Of 10 in 10 s, which are held for 10,025 ms by those who were told.
+    fn fits(there: &Schedule, takers: &[(u64, u64)], own: u64, from_ms: u64) -> Option<u64> {
+        let taker = |&(in_ms, amount): &(u64, u64)| Taker { at_ms: NOW_MS + in_ms, amount };
+        let takers: Vec<Taker> = takers.iter().map(taker).collect();
+        let (kind, schedule) = (TEN_SECONDS, Some(there));
+        let forecast = Forecast { kind, capacity: 10, schedule, mean_hold_ms: None, part: 1.0 };
+        let at_ms = forecast.fits_at_ms(&takers, own, NOW_MS + from_ms, 0, NOW_MS)?;
+        Some(at_ms - NOW_MS)
+    }
+
+    #[test]
+    fn who_was_told_a_time_takes_then_and_gives_back_a_window_later() {
+        let there = schedule(10, &[(2000, 1), (9000, 9)], true);
+        assert_eq!(fits(&there, &[], 1, 0), Some(2000));
+        assert_eq!(fits(&there, &[], 2, 0), Some(9000));
+        assert_eq!(fits(&there, &[], 1, 5000), Some(5000), "not before it is asked for");
+        assert_eq!(fits(&there, &[(2030, 1)], 1, 0), Some(9000));
+        assert_eq!(fits(&there, &[(2030, 1), (9010, 9)], 1, 0), Some(2030 + 10_025));
+        assert_eq!(fits(&there, &[(2030, 1), (9010, 9)], 2, 0), Some(9010 + 10_025));
+        assert_eq!(fits(&there, &[], 11, 0), None, "it never does");
+    }
+
+    #[test]
+    fn a_small_request_may_go_before_a_large_one_only_if_that_one_still_fits() {
+        // 3 are free, 7 come back in 4 s. All 10 are promised in 5 s, or in 20 s.
+        let there = schedule(7, &[(4000, 7)], true);
+        assert_eq!(fits(&there, &[(5000, 10)], 1, 0), Some(5000 + 10_025));
+        assert_eq!(fits(&there, &[(20_000, 10)], 1, 0), Some(0));
+    }
+
+    #[test]
+    fn what_is_known_in_part_is_used_as_far_as_it_goes() {
+        let there = schedule(10, &[(2000, 4)], false);
+        assert_eq!(fits(&there, &[], 4, 0), Some(2000));
+        assert_eq!(fits(&there, &[], 5, 0), None);
+    }
+
     #[test]
     fn what_newcomers_take_makes_it_longer() {
         let forecast =

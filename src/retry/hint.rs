@@ -169,6 +169,7 @@ mod tests {
             factor: super::super::policy::FACTOR_MAX,
             jitter_ms: day,
             window_fraction: 1.0,
+            ..policy.rolling
         };
         assert_eq!(policy.validate(), vec![]);
         assert_eq!(hint_ms(rolling(u32::MAX), u32::MAX, &policy, |n| n), 2 * day);

@@ -4,9 +4,9 @@
 //! seen for a while. Callers have no names here. So one that is refused at about a time that somebody was told
 //! is taken for the one that was told it.
 //!
-//! Callers that don't wait as they are told make promises that nobody keeps, and those who do would wait behind them. It shows
-//! in the refusals: callers that obey are refused about as often as others are admitted, and no more than are promised a
-//! place within the longest hint. Where there were more, promises are not counted until it is better.
+//! Callers that don't come as they were told would keep those waiting who do. It shows in two ways. Their times pass and nobody
+//! comes. Or there are too many refusals: callers that obey are refused about as often as others are admitted, and no more of
+//! them than can be promised a place within the longest hint. Then promises are not counted until it is better.
 
 use super::forecast::Taker;
 use super::schedule::{Release, Schedule};
@@ -14,7 +14,11 @@ use super::schedule::{Release, Schedule};
 /// One who was told a time and isn't seen this long after it is forgotten.
 const FORGOTTEN_AFTER_MS: u64 = 1_500;
 
-/// Times that are kept for one limit: 24 bytes each. Beyond that two become one.
+/// Whoever is admitted later than this after a time that somebody was told is somebody else: one who comes as it was told is
+/// as late as its network.
+const ON_TIME_MS: u64 = 250;
+
+/// Times that are kept for one limit: 32 bytes each. Beyond that two become one.
 const PROMISES_MAX: usize = 1_024;
 
 /// What the ledger said is used again for so long, unless somebody was admitted.
@@ -33,6 +37,10 @@ const ADMISSION_WEIGHT: u64 = 5;
 /// So many unexpected refusals say nothing yet.
 const REFUSALS_MIN: u64 = 16;
 
+/// One who did not come weighs as much as three who did: a quarter may stay away. Eight in a row are too many.
+const MISSING_WEIGHT: u64 = 3;
+const MISSING_MAX: u64 = 24;
+
 /// One who was told to come at a time.
 #[derive(Debug, Clone, Copy)]
 struct Promise {
@@ -50,6 +58,8 @@ pub(super) struct Promises {
     list: Vec<Promise>,
     /// Unexpected refusals beyond what admissions make up for.
     excess: u64,
+    /// Those who did not come, beyond what others make up for who did.
+    missing: u64,
     /// Some callers say when they try again, so one that doesn't is new.
     sees_marks: bool,
     /// What the ledger said last, and when.
@@ -60,7 +70,7 @@ pub(super) struct Promises {
 
 impl Promises {
     pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.own.is_empty() && self.excess == 0
+        self.list.is_empty() && self.own.is_empty() && self.excess == 0 && self.missing == 0
     }
 
     pub(super) fn has_promises(&self) -> bool {
@@ -71,9 +81,18 @@ impl Promises {
     pub(super) fn forget(&mut self, now_ms: u64) {
         let is_over = |promise: &Promise| promise.taker.at_ms.saturating_add(FORGOTTEN_AFTER_MS) < now_ms;
         let over = self.list.partition_point(is_over);
-        self.list.drain(..over);
+        let missing = self.list.drain(..over).map(|promise| promise.count).sum();
+        self.count_missing(missing, 0);
         let back = self.own.partition_point(|release| release.at_ms <= now_ms);
         self.own.drain(..back);
+    }
+
+    fn count_missing(&mut self, missing: u64, came: u64) {
+        let more = self.missing.saturating_add(missing.saturating_mul(MISSING_WEIGHT));
+        self.missing = more.saturating_sub(came).min(2 * MISSING_MAX);
+        if self.missing > MISSING_MAX {
+            self.list = Vec::new();
+        }
     }
 
     /// Those who will take something, for a [`Forecast`](super::forecast::Forecast). `ahead` is taken by others before.
@@ -92,12 +111,14 @@ impl Promises {
     pub(super) fn end_due(&mut self, now_ms: u64) -> Option<(u64, u64)> {
         let first = self.list.first_mut().filter(|first| first.taker.at_ms <= now_ms)?;
         let told = (first.taker.at_ms, first.fits_at_ms);
+        let is_on_time = now_ms <= told.0.saturating_add(ON_TIME_MS);
         if first.count > 1 {
             first.taker.amount -= first.taker.amount / first.count;
             first.count -= 1;
         } else {
             self.list.remove(0);
         }
+        self.count_missing(u64::from(!is_on_time), u64::from(is_on_time));
         Some(told)
     }
 
@@ -138,7 +159,7 @@ impl Promises {
 
     /// Whether callers seem to come when they are told.
     pub(super) fn are_kept(&self, most: u64) -> bool {
-        self.excess <= excess_max(most)
+        self.missing <= MISSING_MAX && self.excess <= excess_max(most)
     }
 
     /// Somebody was admitted. If it was told to come now, or whoever was lost it to this one: what it was told.
@@ -147,6 +168,10 @@ impl Promises {
         self.sees_marks |= is_retry;
         self.excess = self.excess.saturating_sub(ADMISSION_WEIGHT);
         self.forget(now_ms);
+        if self.missing > MISSING_MAX {
+            // Nobody is promised anything then. After some admissions it is tried again.
+            self.missing -= 1;
+        }
         // Where callers say that they try again, one that doesn't was told nothing: whoever was will come and say so.
         if is_retry || !self.sees_marks { self.end_due(now_ms) } else { None }
     }
@@ -178,5 +203,107 @@ impl Promises {
 
 /// The excess beyond which promises are not counted.
 fn excess_max(most: u64) -> u64 {
-    most.saturating_mul(2).max(REFUSALS_MIN).saturating_mul(REFUSAL_WEIGHT)
+    most.max(REFUSALS_MIN).saturating_mul(REFUSAL_WEIGHT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u64 = 100;
+
+    fn with(times: &[u64]) -> Promises {
+        let mut promises = Promises::default();
+        times.iter().for_each(|&at_ms| promises.add(at_ms, at_ms, 1));
+        promises
+    }
+
+    fn times(promises: &Promises) -> Vec<u64> {
+        promises.list.iter().map(|promise| promise.taker.at_ms).collect()
+    }
+
+    #[test]
+    fn an_admission_ends_the_promise_that_is_due_first() {
+        let mut promises = with(&[3_000, 1_000, 2_000]);
+        assert_eq!(promises.admitted(false, 999), None);
+        assert_eq!(promises.admitted(false, 2_000), Some((1_000, 1_000)));
+        assert_eq!(times(&promises), [2_000, 3_000]);
+    }
+
+    #[test]
+    fn one_who_does_not_come_is_forgotten() {
+        let mut promises = with(&[1_000, 2_000]);
+        promises.forget(2_500);
+        assert_eq!(times(&promises), [1_000, 2_000]);
+        promises.forget(2_501);
+        assert_eq!(times(&promises), [2_000]);
+    }
+
+    #[test]
+    fn where_callers_mark_retries_a_newcomer_ends_nobodys_promise() {
+        let mut promises = with(&[1_000]);
+        promises.saw_mark();
+        assert_eq!(promises.admitted(false, 1_010), None);
+        assert_eq!(promises.admitted(true, 1_020), Some((1_000, 1_000)));
+    }
+
+    #[test]
+    fn promises_that_nobody_keeps_are_not_counted_until_it_is_better() {
+        let mut promises = Promises::default();
+        for n in 0..8 {
+            promises.add(n, n, 1);
+        }
+        promises.forget(2_000);
+        assert!(promises.are_kept(MOST), "eight may stay away");
+        promises.add(3_000, 3_000, 1);
+        promises.add(9_000, 9_000, 1);
+        promises.forget(5_000);
+        assert!(!promises.are_kept(MOST) && !promises.has_promises());
+        (0..3).for_each(|_| assert_eq!(promises.admitted(false, 6_000), None));
+        assert!(promises.are_kept(MOST));
+    }
+
+    #[test]
+    fn one_who_comes_much_later_was_not_told() {
+        let mut promises = with(&[0; 20]);
+        (0..9).for_each(|_| drop(promises.admitted(false, ON_TIME_MS)));
+        assert!(promises.are_kept(MOST));
+        (0..9).for_each(|_| drop(promises.admitted(false, ON_TIME_MS + 1)));
+        assert!(!promises.are_kept(MOST));
+    }
+
+    #[test]
+    fn more_refusals_than_can_be_promised_anything_are_those_of_callers_that_do_not_wait() {
+        let mut promises = with(&[60_000]);
+        (0..MOST).for_each(|_| promises.saw_stranger(MOST));
+        assert!(promises.are_kept(MOST) && promises.has_promises());
+        promises.saw_stranger(MOST);
+        assert!(!promises.are_kept(MOST) && !promises.has_promises());
+        promises.admitted(false, 10);
+        assert!(promises.are_kept(MOST));
+    }
+
+    #[test]
+    fn ten_thousand_promises_take_the_place_of_a_thousand() {
+        let mut promises = Promises::default();
+        (0..10_000).for_each(|n| promises.add(n, n, 3));
+        assert!(promises.list.len() <= PROMISES_MAX, "{}", promises.list.len());
+        assert_eq!(promises.amount(), 30_000, "and nobody is left out");
+        assert_eq!(promises.list.iter().map(|it| it.count).sum::<u64>(), 10_000);
+        assert!(promises.list.is_sorted_by_key(|promise| promise.taker.at_ms));
+        (0..10).for_each(|_| assert!(promises.end_due(100).is_some()));
+        assert_eq!(promises.amount(), 30_000 - 30);
+    }
+
+    #[test]
+    fn what_was_taken_here_is_remembered_in_a_few_steps() {
+        let mut promises = Promises::default();
+        (0..60_000).for_each(|ms| promises.took(1, ms + 60_000, 60_000));
+        assert!(promises.own().len() <= 33, "{}", promises.own().len());
+        assert_eq!(promises.own().iter().map(|it| it.amount).sum::<u64>(), 60_000);
+        promises.forget(90_000);
+        assert!(promises.own().iter().all(|release| release.at_ms > 90_000));
+        promises.forget(130_000);
+        assert!(promises.is_empty());
+    }
 }

@@ -33,6 +33,7 @@ mod observed;
 mod overage;
 mod ports;
 mod hints;
+mod informed;
 mod matching;
 mod watching;
 
