@@ -13,6 +13,9 @@ use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, RetryHint};
 use crate::telemetry::Reason;
 
+/// A shared ledger frees what expired a little late.
+const EXPIRY_LAG_MS: u64 = 150;
+
 type Part<'p> = SmallVec<[&'p Requirement; 4]>;
 
 impl Admission {
@@ -117,7 +120,9 @@ impl Outlook for Known<'_> {
         let free = ledger.peek(&requirement.account, &requirement.spec).unwrap_or(0);
         let window_ms = u64::from(window_seconds.get()) * 1000;
         let schedule = said.unwrap_or_else(|| seen_here(own, need.capacity.saturating_sub(free)));
-        Some(as_refused(schedule, need, window_ms, self.now_ms))
+        let mut schedule = as_refused(schedule, need, window_ms, self.now_ms);
+        schedule.releases.iter_mut().for_each(|release| release.at_ms += EXPIRY_LAG_MS);
+        Some(schedule)
     }
 
     fn has_room(&mut self, place: usize) -> bool {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::forecast::Forecast;
 use super::hints::Hints;
 use super::policy::RetryPolicy;
+use super::promises::PERIOD_MS;
 use super::schedule::{Release, Schedule};
 use super::{RetryHint, denied};
 use crate::limit::Kind;
@@ -69,7 +70,7 @@ pub fn on_denied(
     let failed = || needs.iter().filter(|need| need.has_failed);
     let base_ms = failed().map(|need| base_and_jitter(need.kind, policy).0).max()?;
     let jitter_ms = failed().map(|need| base_and_jitter(need.kind, policy).1).max()?;
-    let returning = returning(needs, is_retry, max_ms, now_ms);
+    let returning = returning(needs, is_retry, now_ms);
     if let Returning::Early { at_ms } = returning {
         let ms = at_ms.saturating_sub(now_ms).max(base_ms).min(max_ms);
         return Some(Told { hint: RetryHint { ms }, error_ms: None });
@@ -80,7 +81,7 @@ pub fn on_denied(
     for _ in 0..ROUNDS {
         let from_ms = at_ms;
         for (place, need) in needs.iter().enumerate() {
-            let fits = fits(need, place, at_ms, jitter_ms, max_ms, now_ms, outlook);
+            let fits = fits(need, place, at_ms, jitter_ms, now_ms, outlook);
             is_known[place] = fits.is_some();
             match fits {
                 Some(Fits { at_ms: fits_at_ms, are_kept }) => {
@@ -109,7 +110,7 @@ pub fn on_denied(
     for (need, _) in needs.iter().zip(is_known).filter(|(need, is_known)| *is_known && need.amount > 0) {
         need.hints.with_promises(|promises| {
             let is_wanted = need.has_failed || promises.has_promises();
-            if is_wanted && promises.are_kept(promised_most(need, max_ms)) {
+            if is_wanted && promises.are_kept() {
                 promises.add(now_ms + ms, at_ms, need.amount);
             }
         });
@@ -125,7 +126,7 @@ pub fn on_admitted(need: &Need<'_>, is_retry: bool, remembers: bool, now_ms: u64
         return None;
     }
     let told = need.hints.with_promises(|promises| {
-        let told = promises.admitted(is_retry, now_ms);
+        let told = promises.admitted(need.amount, is_retry, usual(need), now_ms);
         if let Some(window_ms) = window_ms {
             promises.took(need.amount, now_ms.saturating_add(window_ms), window_ms);
         }
@@ -145,7 +146,7 @@ enum Returning {
 }
 
 /// Takes what a caller was told off the limits that refused it.
-fn returning(needs: &[Need<'_>], is_retry: bool, max_ms: u64, now_ms: u64) -> Returning {
+fn returning(needs: &[Need<'_>], is_retry: bool, now_ms: u64) -> Returning {
     let (mut due_ms, mut next_ms) = (None, Some(0));
     for need in needs.iter().filter(|need| need.has_failed) {
         need.hints.with_promises(|promises| {
@@ -158,7 +159,7 @@ fn returning(needs: &[Need<'_>], is_retry: bool, max_ms: u64, now_ms: u64) -> Re
             let next = promises.next_ms(now_ms).filter(|_| is_retry);
             next_ms = next_ms.zip(next).map(|(a, b): (u64, u64)| a.max(b));
             if due.is_none() && next.is_none() {
-                promises.saw_stranger(promised_most(need, max_ms));
+                promises.saw_stranger(need.amount, usual(need), now_ms);
             }
         });
     }
@@ -181,7 +182,6 @@ fn fits(
     place: usize,
     from_ms: u64,
     late_ms: u64,
-    max_ms: u64,
     now_ms: u64,
     outlook: &mut impl Outlook,
 ) -> Option<Fits> {
@@ -196,7 +196,7 @@ fn fits(
             None
         };
         let own = need.amount.max(1);
-        let are_kept = promises.are_kept(promised_most(need, max_ms));
+        let are_kept = promises.are_kept();
         let ahead = outlook.queued_before(place, promises.amount().saturating_add(own));
         let takers = promises.takers(ahead, now_ms);
         let forecast = Forecast {
@@ -212,11 +212,11 @@ fn fits(
     })
 }
 
-/// How many requests like this one can be promised a place within the longest hint.
-fn promised_most(need: &Need<'_>, max_ms: u64) -> u64 {
-    let lasts_ms = window_ms(need.kind).or(need.hints.mean_hold_ms()).unwrap_or(max_ms).max(1);
-    let at_once = (need.capacity / need.amount.max(1)).max(1);
-    at_once.saturating_mul((max_ms / lasts_ms).max(1))
+/// What a limit gives in a [`PERIOD_MS`].
+fn usual(need: &Need<'_>) -> u64 {
+    let lasts_ms = window_ms(need.kind).or(need.hints.mean_hold_ms()).unwrap_or(PERIOD_MS).max(1);
+    let amount = u128::from(need.capacity) * u128::from(PERIOD_MS) / u128::from(lasts_ms);
+    u64::try_from(amount).unwrap_or(u64::MAX)
 }
 
 fn window_ms(kind: Kind) -> Option<u64> {

@@ -5,9 +5,13 @@
 //! is taken for the one that was told it.
 //!
 //! Callers that don't come as they were told would keep those waiting who do. It shows in two ways. Their times pass and nobody
-//! comes. Or there are too many refusals: callers that obey are refused about as often as others are admitted, and no more of
-//! them than can be promised a place within the longest hint. Then promises are not counted until it is better.
+//! comes. Or the limit is refused again and again to somebody who was not told to come ([`Crowd`]). Then promises are not
+//! counted until it is better.
 
+mod crowd;
+
+pub(super) use self::crowd::PERIOD_MS;
+use self::crowd::Crowd;
 use super::forecast::Taker;
 use super::schedule::{Release, Schedule};
 
@@ -30,13 +34,6 @@ const KNOWN_MIN: usize = 64;
 /// Steps in which what was taken here is remembered.
 const OWN_STEPS: u64 = 32;
 
-/// A refusal that nobody expected weighs a little less than an admission.
-const REFUSAL_WEIGHT: u64 = 4;
-const ADMISSION_WEIGHT: u64 = 5;
-
-/// So many unexpected refusals say nothing yet.
-const REFUSALS_MIN: u64 = 16;
-
 /// One who did not come weighs as much as three who did: a quarter may stay away. Eight in a row are too many.
 const MISSING_WEIGHT: u64 = 3;
 const MISSING_MAX: u64 = 24;
@@ -56,8 +53,7 @@ struct Promise {
 pub(super) struct Promises {
     /// In the order of time.
     list: Vec<Promise>,
-    /// Unexpected refusals beyond what admissions make up for.
-    excess: u64,
+    crowd: Crowd,
     /// Those who did not come, beyond what others make up for who did.
     missing: u64,
     /// Some callers say when they try again, so one that doesn't is new.
@@ -70,7 +66,7 @@ pub(super) struct Promises {
 
 impl Promises {
     pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.own.is_empty() && self.excess == 0 && self.missing == 0
+        self.list.is_empty() && self.own.is_empty() && self.crowd.is_quiet() && self.missing == 0
     }
 
     pub(super) fn has_promises(&self) -> bool {
@@ -147,26 +143,30 @@ impl Promises {
         self.sees_marks = true;
     }
 
-    /// Somebody was refused that was not told to come now. `most` callers can be promised a place.
-    pub(super) fn saw_stranger(&mut self, most: u64) {
-        let enough = excess_max(most);
-        let was_counted = self.excess <= enough;
-        self.excess = self.excess.saturating_add(REFUSAL_WEIGHT).min(enough.saturating_mul(2));
-        if was_counted && self.excess > enough {
+    /// Somebody was refused that was not told to come now. `usual` is what the limit gives in a period.
+    pub(super) fn saw_stranger(&mut self, amount: u64, usual: u64, now_ms: u64) {
+        self.crowd.refused(amount, usual, now_ms);
+        if self.crowd.is_unruly() {
             self.list = Vec::new();
         }
     }
 
     /// Whether callers seem to come when they are told.
-    pub(super) fn are_kept(&self, most: u64) -> bool {
-        self.missing <= MISSING_MAX && self.excess <= excess_max(most)
+    pub(super) fn are_kept(&self) -> bool {
+        self.missing <= MISSING_MAX && !self.crowd.is_unruly()
     }
 
     /// Somebody was admitted. If it was told to come now, or whoever was lost it to this one: what it was told.
-    pub(super) fn admitted(&mut self, is_retry: bool, now_ms: u64) -> Option<(u64, u64)> {
+    pub(super) fn admitted(
+        &mut self,
+        amount: u64,
+        is_retry: bool,
+        usual: u64,
+        now_ms: u64,
+    ) -> Option<(u64, u64)> {
         self.known = None;
         self.sees_marks |= is_retry;
-        self.excess = self.excess.saturating_sub(ADMISSION_WEIGHT);
+        self.crowd.admitted(amount, usual, now_ms);
         self.forget(now_ms);
         if self.missing > MISSING_MAX {
             // Nobody is promised anything then. After some admissions it is tried again.
@@ -201,21 +201,18 @@ impl Promises {
     }
 }
 
-/// The excess beyond which promises are not counted.
-fn excess_max(most: u64) -> u64 {
-    most.max(REFUSALS_MIN).saturating_mul(REFUSAL_WEIGHT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MOST: u64 = 100;
 
     fn with(times: &[u64]) -> Promises {
         let mut promises = Promises::default();
         times.iter().for_each(|&at_ms| promises.add(at_ms, at_ms, 1));
         promises
+    }
+
+    fn admit(promises: &mut Promises, is_retry: bool, now_ms: u64) -> Option<(u64, u64)> {
+        promises.admitted(1, is_retry, 100, now_ms)
     }
 
     fn times(promises: &Promises) -> Vec<u64> {
@@ -225,8 +222,8 @@ mod tests {
     #[test]
     fn an_admission_ends_the_promise_that_is_due_first() {
         let mut promises = with(&[3_000, 1_000, 2_000]);
-        assert_eq!(promises.admitted(false, 999), None);
-        assert_eq!(promises.admitted(false, 2_000), Some((1_000, 1_000)));
+        assert_eq!(admit(&mut promises, false, 999), None);
+        assert_eq!(admit(&mut promises, false, 2_000), Some((1_000, 1_000)));
         assert_eq!(times(&promises), [2_000, 3_000]);
     }
 
@@ -243,8 +240,8 @@ mod tests {
     fn where_callers_mark_retries_a_newcomer_ends_nobodys_promise() {
         let mut promises = with(&[1_000]);
         promises.saw_mark();
-        assert_eq!(promises.admitted(false, 1_010), None);
-        assert_eq!(promises.admitted(true, 1_020), Some((1_000, 1_000)));
+        assert_eq!(admit(&mut promises, false, 1_010), None);
+        assert_eq!(admit(&mut promises, true, 1_020), Some((1_000, 1_000)));
     }
 
     #[test]
@@ -254,33 +251,22 @@ mod tests {
             promises.add(n, n, 1);
         }
         promises.forget(2_000);
-        assert!(promises.are_kept(MOST), "eight may stay away");
+        assert!(promises.are_kept(), "eight may stay away");
         promises.add(3_000, 3_000, 1);
         promises.add(9_000, 9_000, 1);
         promises.forget(5_000);
-        assert!(!promises.are_kept(MOST) && !promises.has_promises());
-        (0..3).for_each(|_| assert_eq!(promises.admitted(false, 6_000), None));
-        assert!(promises.are_kept(MOST));
+        assert!(!promises.are_kept() && !promises.has_promises());
+        (0..3).for_each(|_| assert_eq!(admit(&mut promises, false, 6_000), None));
+        assert!(promises.are_kept());
     }
 
     #[test]
     fn one_who_comes_much_later_was_not_told() {
         let mut promises = with(&[0; 20]);
-        (0..9).for_each(|_| drop(promises.admitted(false, ON_TIME_MS)));
-        assert!(promises.are_kept(MOST));
-        (0..9).for_each(|_| drop(promises.admitted(false, ON_TIME_MS + 1)));
-        assert!(!promises.are_kept(MOST));
-    }
-
-    #[test]
-    fn more_refusals_than_can_be_promised_anything_are_those_of_callers_that_do_not_wait() {
-        let mut promises = with(&[60_000]);
-        (0..MOST).for_each(|_| promises.saw_stranger(MOST));
-        assert!(promises.are_kept(MOST) && promises.has_promises());
-        promises.saw_stranger(MOST);
-        assert!(!promises.are_kept(MOST) && !promises.has_promises());
-        promises.admitted(false, 10);
-        assert!(promises.are_kept(MOST));
+        (0..9).for_each(|_| drop(admit(&mut promises, false, ON_TIME_MS)));
+        assert!(promises.are_kept());
+        (0..9).for_each(|_| drop(admit(&mut promises, false, ON_TIME_MS + 1)));
+        assert!(!promises.are_kept());
     }
 
     #[test]

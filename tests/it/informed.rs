@@ -23,14 +23,13 @@ fn a_tenant_with_five_a_minute_is_told_when_each_comes_back() {
     for at_ms in [0, 2_000, 4_000, 6_000, 8_000] {
         assert_eq!(ask(&mut limit, &policy, at_ms), Ok(()));
     }
-    // Those of 0, 2 and 4 s come back a minute later; the fourth would have to wait for more than a minute.
-    assert_eq!(ask(&mut limit, &policy, 5_000 + 5_000), Err(50_000));
-    assert_eq!(ask(&mut limit, &policy, 10_000), Err(52_000));
-    assert_eq!(ask(&mut limit, &policy, 10_000), Err(54_000));
-    assert_eq!(ask(&mut limit, &policy, 10_000), Err(56_000));
-    assert_eq!(ask(&mut limit, &policy, 10_000), Err(58_000));
+    // Each comes back a minute later, at the next multiple of 60 ms.
+    let back_ms = [60_000, 62_040, 64_020, 66_000, 68_040];
+    for at_ms in back_ms {
+        assert_eq!(ask(&mut limit, &policy, 10_000), Err(at_ms - 10_000));
+    }
     assert_eq!(ask(&mut limit, &policy, 10_000), Err(60_000), "no hint is longer");
-    for at_ms in [60_000, 62_000, 64_000, 66_000, 68_000] {
+    for at_ms in back_ms {
         assert_eq!(ask(&mut limit, &policy, at_ms), Ok(()), "{at_ms}");
     }
 }
@@ -69,10 +68,10 @@ fn one_who_does_not_come_is_forgotten() {
     let (mut limit, policy) = (Limit::new(1, seconds(10)), informed_policy());
     assert_eq!(ask(&mut limit, &policy, 0), Ok(()));
     assert_eq!(ask(&mut limit, &policy, 1_000), Err(9_000));
-    assert_eq!(ask(&mut limit, &policy, 1_000), Err(19_030), "after the first: 15 late, in steps of 10");
+    assert_eq!(ask(&mut limit, &policy, 1_000), Err(19_025), "a window after the first, and a little");
     // The first is not seen. Somebody else comes two seconds later.
     assert_eq!(ask(&mut limit, &policy, 12_000), Ok(()));
-    assert_eq!(ask(&mut limit, &policy, 12_000), Err(20_030), "the second was told 20,030, and takes then");
+    assert_eq!(ask(&mut limit, &policy, 12_000), Err(18_050), "after the second, which takes at 20,025");
 }
 
 #[test]
@@ -83,7 +82,7 @@ fn amounts_above_one_wait_for_as_much_as_they_need() {
     }
     let mut ask = |amount| limit.ask_for(amount, false, &policy, 5_000, |_| 0).map_err(|hint| hint.ms);
     assert_eq!(ask(5), Err(7_000), "3 come back in 5 s and 3 more in 7 s");
-    assert_eq!(ask(1), Err(7_000), "one of the 6 is left then");
+    assert_eq!(ask(1), Err(5_000), "one of the 6 is left over, and it may be one of the first 3");
     assert_eq!(ask(4), Err(9_000));
 }
 
@@ -108,7 +107,7 @@ fn whoever_obeys_among_those_who_obey_is_admitted_at_the_told_time() {
         for _ in 0..rng.u64(1..60) {
             let amount = rng.u64(1..=capacity.min(4));
             let hint = limit.ask_for(amount, false, &policy, now_ms, |n| rng.u64(0..=n)).unwrap_err();
-            assert!(hint.ms <= 60_000, "seed {seed}: {hint:?}");
+            assert!((100..=60_000).contains(&hint.ms), "seed {seed}: {hint:?}");
             // At the longest hint nothing is promised.
             if hint.ms < 60_000 - policy.rolling.jitter_ms {
                 told.push((now_ms + hint.ms, amount));
