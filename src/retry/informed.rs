@@ -233,3 +233,122 @@ fn base_and_jitter(kind: Kind, policy: &RetryPolicy) -> (u64, u64) {
         (policy.rolling.base_ms, policy.rolling.jitter_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    const SECONDS_10: Kind = Kind::Rolling { window_seconds: NonZeroU32::new(10).unwrap() };
+    const HELD: Kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };
+    const NOW_MS: u64 = 50_000;
+
+    /// What is known of each limit: when its only unit comes back.
+    struct Fixed<'a>(&'a [Option<u64>], u64);
+
+    impl Outlook for Fixed<'_> {
+        fn schedule(&mut self, place: usize, _: &[Release]) -> Option<Schedule> {
+            let release = Release { at_ms: NOW_MS + self.0[place]?, amount: 1 };
+            Some(Schedule { used: 1, releases: vec![release], is_whole: true })
+        }
+
+        fn has_room(&mut self, _: usize) -> bool {
+            false
+        }
+
+        fn queued_before(&mut self, _: usize, _: u64) -> u64 {
+            self.1
+        }
+    }
+
+    fn policy() -> RetryPolicy {
+        let mut policy = RetryPolicy::default();
+        policy.rolling.informed = true;
+        policy
+    }
+
+    fn need(hints: &Hints, kind: Kind, has_failed: bool) -> Need<'_> {
+        Need { hints, kind, capacity: 1, amount: 1, has_failed }
+    }
+
+    fn told(needs: &[Need<'_>], known: &[Option<u64>], queued: u64) -> u64 {
+        on_denied(needs, false, &policy(), NOW_MS, &mut Fixed(known, queued), |_| 0).unwrap().hint.ms
+    }
+
+    #[test]
+    fn the_latest_of_all_limits_also_of_those_that_were_not_named() {
+        let limits = [0; 2].map(|_| Hints::default());
+        let needs = [need(&limits[0], SECONDS_10, true), need(&limits[1], SECONDS_10, false)];
+        assert_eq!(told(&needs, &[Some(3_000), Some(8_000)], 0), 8_000);
+        // The first is promised at both.
+        assert_eq!(told(&needs[..1], &[Some(3_000)], 0), 8_000 + 10_025);
+    }
+
+    #[test]
+    fn what_is_not_known_is_told_by_the_formula() {
+        let limits = [0; 2].map(|_| Hints::default());
+        let needs = [need(&limits[0], SECONDS_10, true), need(&limits[1], SECONDS_10, true)];
+        assert_eq!(told(&needs[..1], &[None], 0), 1_500);
+        assert_eq!(told(&needs, &[None, Some(700)], 0), 2_250, "the second denial of the first");
+        assert!(!limits[0].has_promises() || limits[0].with_promises(|it| !it.has_promises()));
+    }
+
+    #[test]
+    fn it_is_at_least_the_base_and_at_most_the_longest_with_its_jitter() {
+        for (back_ms, rand, expected) in
+            [(3, 0, 100), (3, 50, 150), (59_980, 50, 60_000), (60_001, 0, 60_000), (90_000, 50, 59_950)]
+        {
+            let hints = Hints::default();
+            let need = need(&hints, Kind::Rolling { window_seconds: NonZeroU32::new(3600).unwrap() }, true);
+            let mut known = Fixed(&[Some(back_ms)], 0);
+            let told = on_denied(&[need], false, &policy(), NOW_MS, &mut known, |_| rand).unwrap();
+            assert_eq!(told.hint.ms, expected, "{back_ms} + {rand}");
+        }
+    }
+
+    #[test]
+    fn concurrency_by_the_mean_hold_and_those_who_were_told() {
+        let hints = Hints::default();
+        let need = Need { capacity: 20, ..need(&hints, HELD, true) };
+        assert_eq!(told(&[need], &[None], 0), 100, "the formula, because nobody was seen to finish");
+        hints.saw_hold(4_000);
+        // 20 at a time for 4 s each: 5 a second.
+        let all: Vec<u64> = (0..4).map(|_| told(&[need], &[None], 0)).collect();
+        assert_eq!(all, [200, 400, 600, 800]);
+    }
+
+    #[test]
+    fn those_in_line_are_served_first() {
+        let hints = Hints::default();
+        let need = need(&hints, SECONDS_10, true);
+        assert_eq!(told(&[need], &[Some(3_000)], 1), 10_025, "when the one in line has given it back");
+    }
+
+    #[test]
+    fn one_that_is_refused_at_its_time_says_by_how_much_it_was_wrong() {
+        let hints = Hints::default();
+        let need = need(&hints, SECONDS_10, true);
+        let ask = |now_ms, back_ms| {
+            let mut known = Fixed(&[Some(back_ms)], 0);
+            on_denied(&[need], false, &policy(), now_ms, &mut known, |_| 0).unwrap()
+        };
+        assert_eq!(ask(NOW_MS, 1_000), Told { hint: RetryHint { ms: 1_000 }, error_ms: None });
+        let again = ask(NOW_MS + 1_010, 1_500);
+        assert_eq!(again, Told { hint: RetryHint { ms: 490 }, error_ms: Some(500) });
+        let admitted = Need { has_failed: false, ..need };
+        assert_eq!(on_admitted(&admitted, false, false, NOW_MS + 1_500), Some(0));
+        assert_eq!(on_admitted(&admitted, false, false, NOW_MS + 1_500), None);
+    }
+
+    /// A limit that was denied once costs this much and one promise of 32 bytes, four times for the growth of a list.
+    #[test]
+    fn what_a_limit_remembers_is_small() {
+        assert!(size_of::<Hints>() <= 48, "{}", size_of::<Hints>());
+        assert!(size_of::<crate::retry::promises::Promises>() <= 200);
+        let limits: Vec<Hints> = (0..100).map(|_| Hints::default()).collect();
+        let first = need(&limits[0], SECONDS_10, false);
+        assert_eq!(on_admitted(&first, false, false, NOW_MS), None);
+        assert!(!limits[0].has_promises(), "who is admitted leaves nothing behind");
+    }
+}

@@ -34,6 +34,7 @@ mod overage;
 mod ports;
 mod hints;
 mod informed;
+mod informed_app;
 mod matching;
 mod watching;
 
