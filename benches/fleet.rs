@@ -22,17 +22,18 @@ const MANNERS: [(&str, Wait); 5] = [
     ("at once", |_, _, _| After::Own(0)),
 ];
 
-const OBEDIENCE: [(&str, Wait); 5] = [
-    ("all obey", |_, _, _| After::Obey),
-    ("half obey, half every second", |client, _, _| {
-        if client.is_multiple_of(2) { After::Obey } else { After::Own(1000) }
-    }),
-    ("half obey, half every 100 ms", |client, _, _| {
-        if client.is_multiple_of(2) { After::Obey } else { After::Own(100) }
-    }),
-    ("nobody obeys, every second", |_, _, _| After::Own(1000)),
-    ("nobody obeys, every 100 ms", |_, _, _| After::Own(100)),
-];
+const OBEDIENCE: [(&str, Wait); 5] =
+    [
+        ("all obey", |_, _, _| After::Obey),
+        ("half obey, half every second", |client, _, _| {
+            if client.is_multiple_of(2) { After::Obey } else { After::Own(1000) }
+        }),
+        ("half obey, half every 100 ms", |client, _, _| {
+            if client.is_multiple_of(2) { After::Obey } else { After::Own(100) }
+        }),
+        ("nobody obeys, every second", |_, _, _| After::Own(1000)),
+        ("nobody obeys, every 100 ms", |_, _, _| After::Own(100)),
+    ];
 
 fn main() {
     informed();

@@ -181,7 +181,8 @@ impl Admission {
         }
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
             findings.failed |= failed;
-            self.refuse(snapshot, plan, name, findings, reason, asker, now_ms)
+            let hint = self.hint(&snapshot.retry, plan, &findings, reason, asker.is_retry, now_ms);
+            self.refuse(plan, name, findings, reason, hint)
         };
         for (failed, reason) in self.looks(plan) {
             if !failed.is_empty() && !findings.leave_out(plan, failed) {
@@ -298,16 +299,13 @@ impl Admission {
     /// A refusal that needs no ledger.
     fn refuse(
         &self,
-        snapshot: &Snapshot,
         plan: &Plan,
         name: Name<'_>,
         mut findings: Findings,
         reason: Reason,
-        asker: Asker<'_>,
-        now_ms: u64,
+        hint: RetryHint,
     ) -> Decision {
         self.count_per_limit(plan, &findings);
-        let hint = self.hint(&snapshot.retry, plan, &findings, reason, asker.is_retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
         Decision::denied(plan, name, findings, reason, Some(hint.ms))
     }

@@ -89,14 +89,7 @@ impl Forecast<'_> {
 
     /// Goes through the times at which something comes back or is taken, and looks for a time from which on enough is
     /// free for as long as it would be held.
-    fn among(
-        &self,
-        takers: &[Taker],
-        own: u64,
-        from_ms: u64,
-        held_ms: u64,
-        late_ms: u64,
-    ) -> Option<u64> {
+    fn among(&self, takers: &[Taker], own: u64, from_ms: u64, held_ms: u64, late_ms: u64) -> Option<u64> {
         let schedule = self.schedule?;
         let mut free = i128::from(self.capacity) - i128::from(schedule.used);
         let (mut back, mut taking, mut giving) =
@@ -158,8 +151,8 @@ impl Forecast<'_> {
 mod tests {
     use std::num::NonZeroU32;
 
-    use crate::retry::schedule::Release;
     use super::*;
+    use crate::retry::schedule::Release;
 
     const TEN_SECONDS: Kind = Kind::Rolling { window_seconds: NonZeroU32::new(10).unwrap() };
     const HELD: Kind = Kind::Concurrency { timeout_seconds: NonZeroU32::new(300).unwrap() };

@@ -60,11 +60,8 @@ pub fn on_denied(
     // The streaks go on, so that the formula knows them when it is needed.
     let mut formula: SmallVec<[u64; 4]> = SmallVec::new();
     for need in needs {
-        let ms = if need.has_failed {
-            denied(need.hints, need.kind, policy, now_ms, &mut rand).ms
-        } else {
-            0
-        };
+        let ms =
+            if need.has_failed { denied(need.hints, need.kind, policy, now_ms, &mut rand).ms } else { 0 };
         formula.push(ms);
     }
     let failed = || needs.iter().filter(|need| need.has_failed);
@@ -190,11 +187,8 @@ fn fits(
     }
     need.hints.with_promises(|promises| {
         promises.forget(now_ms);
-        let asked = if promises.known(now_ms).is_none() {
-            outlook.schedule(place, promises.own())
-        } else {
-            None
-        };
+        let asked =
+            if promises.known(now_ms).is_none() { outlook.schedule(place, promises.own()) } else { None };
         let own = need.amount.max(1);
         let are_kept = promises.are_kept();
         let ahead = outlook.queued_before(place, promises.amount().saturating_add(own));

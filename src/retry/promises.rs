@@ -10,8 +10,8 @@
 
 mod crowd;
 
-pub(super) use self::crowd::PERIOD_MS;
 use self::crowd::Crowd;
+pub(super) use self::crowd::PERIOD_MS;
 use super::forecast::Taker;
 use super::schedule::{Release, Schedule};
 

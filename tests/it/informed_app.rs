@@ -1,7 +1,8 @@
 //! Hints that are true, from outside: on the embedded ledger and on the real TigerBeetle server.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use sluice::clock;
 use sluice::config::settings::value::LedgerUri;
 
 use crate::ask::{header, request};
@@ -36,7 +37,7 @@ async fn hint_ms(app: &TestApp, asked: &str) -> Option<u64> {
 #[tokio::test]
 async fn whoever_waits_as_it_is_told_is_admitted() {
     let app = informed().start().await;
-    let started = Instant::now();
+    let started = clock::instant();
     for _ in 0..3 {
         assert_eq!(hint_ms(&app, "few=a").await, None);
     }
@@ -92,7 +93,7 @@ async fn on_tigerbeetle_it_is_right_within_a_second() {
     for _ in 0..3 {
         assert_eq!(hint_ms(&app, "few=a").await, None);
     }
-    let last = Instant::now();
+    let last = clock::instant();
     let told_ms = hint_ms(&app, "few=a").await.expect("there is no room");
     assert!((2_000..=5_000).contains(&told_ms), "{told_ms}");
     tokio::time::sleep(Duration::from_millis(told_ms)).await;

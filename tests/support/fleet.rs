@@ -53,13 +53,7 @@ impl Outlook for Known<'_> {
 impl Limit {
     pub fn new(capacity: u64, lifetime_seconds: NonZeroU32) -> Self {
         let kind = Kind::Rolling { window_seconds: lifetime_seconds };
-        let hold = Hold {
-            amount: 1,
-            lifetime_seconds,
-            capacity,
-            overage: Overage::Deny,
-            is_exact: true,
-        };
+        let hold = Hold { amount: 1, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true };
         let account = Arc::new(Account::new(LimitKey::new("fleet")));
         let transfers = [Transfer { account, action: Action::Reserve(hold) }].into_iter().collect();
         let hit = Chain { lease: LeaseId::fresh(0, 0), keep: Keep::Nothing, transfers };
@@ -192,16 +186,7 @@ impl Fleet {
     pub fn new(capacity: usize, window_seconds: NonZeroU32, think_ms: u64) -> Self {
         let (settle_windows, windows) = (10, 30);
         let (clients, round_trip_ms, marks) = (200, 10, false);
-        Self {
-            clients,
-            think_ms,
-            round_trip_ms,
-            capacity,
-            window_seconds,
-            marks,
-            settle_windows,
-            windows,
-        }
+        Self { clients, think_ms, round_trip_ms, capacity, window_seconds, marks, settle_windows, windows }
     }
 
     /// What the clients would spend if nobody refused them, by what the limit gives.

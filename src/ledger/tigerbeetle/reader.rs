@@ -27,10 +27,20 @@ use crate::limit::Overage;
 /// What somebody wants to know.
 #[derive(Debug)]
 pub(super) enum Read {
-    Balances { wants: Vec<Want>, reply: Reply<Vec<Balance>> },
-    Schedule { account: Arc<Account>, lifetime_seconds: NonZeroU32, reply: Reply<Schedule> },
+    Balances {
+        wants: Vec<Want>,
+        reply: Reply<Vec<Balance>>,
+    },
+    Schedule {
+        account: Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+        reply: Reply<Schedule>,
+    },
     /// The same for nobody in particular: it is remembered with the account.
-    Remember { account: Arc<Account>, lifetime_seconds: NonZeroU32 },
+    Remember {
+        account: Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    },
 }
 
 type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
