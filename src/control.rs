@@ -30,6 +30,7 @@ pub(crate) use self::compose::{Composed, as_json, with_api};
 use self::sources::Sources;
 pub(crate) use self::write::WriteError;
 use crate::config::{Files, Problem};
+use crate::ledger::{Account, Ledger};
 use crate::limit::LimitKey;
 use crate::service::Service;
 use crate::snapshot::Snapshot;
@@ -99,12 +100,24 @@ impl Control {
             old.registry.named().filter(|limit| new.registry.get_named(limit.account.key.as_str()).is_none());
         gone.for_each(|limit| self.service.metrics.forget_limit(limit.account.key.as_str()));
         self.unprovisioned.notify_one();
+        self.give_slabs_back(new);
         // Nobody waits for it.
         drop(self.tasks.run_to_the_end(async move {
             tokio::time::sleep(RETIRED_FOR).await;
             // Tens of thousands of small pieces: not on a thread that answers.
             drop(tokio::task::spawn_blocking(move || drop(old)));
         }));
+    }
+
+    /// What this instance holds of limits that were lowered or are gone.
+    fn give_slabs_back(&self, live: Arc<Snapshot>) {
+        let service = Arc::clone(&self.service);
+        // There may be many, each found by its key: not on a thread that answers. Nobody waits for it.
+        let job = tokio::task::spawn_blocking(move || {
+            let spec_of = |account: &Account| live.registry.spec_of(account.key.as_str()).cloned();
+            service.admission.ledger.limits_changed(&spec_of);
+        });
+        drop(self.tasks.run_to_the_end(job));
     }
 
     /// Forgets limits of the API that files have.

@@ -43,10 +43,15 @@ pub struct Held {
 }
 
 impl Lease {
-    /// When a completion can change nothing any more.
+    /// When all that it holds has come back by itself.
     pub fn ends_at_unix_ms(&self) -> u64 {
         let lifetimes = self.held.iter().map(|held| held.lifetime_ms());
         self.reserved_at_unix_ms.saturating_add(lifetimes.max().unwrap_or(0))
+    }
+
+    /// Whether a completion that comes after its end may record a debt.
+    pub(crate) fn may_owe(&self) -> bool {
+        self.held.iter().any(Held::has_debts)
     }
 
     /// Whether a completion should say what was used of it.
@@ -79,6 +84,11 @@ impl Lease {
 impl Held {
     pub fn lifetime_ms(&self) -> u64 {
         u64::from(self.kind.lifetime_seconds().get()) * 1000
+    }
+
+    /// Whether what doesn't fit is owed.
+    pub(crate) fn has_debts(&self) -> bool {
+        self.overage != Overage::Deny && !self.kind.is_concurrency()
     }
 
     /// Whether people call it `name`: as it was written in the file, or by its LimitKey.

@@ -137,6 +137,14 @@ pub struct LimitSpec {
     pub origin: Origin,
 }
 
+impl LimitSpec {
+    /// Only the ledger decides, whatever is asked: somebody wants it so, a completion names what it gives back, or only the
+    /// ledger knows what is owed.
+    pub fn is_never_in_slabs(&self) -> bool {
+        self.is_exact || self.kind.is_concurrency() || self.overage == Overage::Repay
+    }
+}
+
 /// What one request costs a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Cost {

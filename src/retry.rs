@@ -19,7 +19,7 @@ pub mod schedule;
 pub mod eta;
 
 pub mod budget;
-mod window;
+pub(crate) mod window;
 
 pub mod backoff;
 

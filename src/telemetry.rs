@@ -5,6 +5,7 @@ mod label;
 mod log;
 mod per_limit;
 mod port;
+mod tls;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
+use self::tls::TlsMetrics;
 
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
@@ -116,6 +118,10 @@ pub struct Metrics {
     pub(crate) retry_after_ms: Histogram,
     pub(crate) hint_error_seconds: Histogram,
     pub(crate) ledger_up: Gauge,
+    pub(crate) ledgers: Gauge,
+    pub(crate) ledger_safe_after: Gauge<f64, std::sync::atomic::AtomicU64>,
+    /// Sessions that the cluster has no connection left for.
+    pub(crate) ledger_no_connection: Gauge,
     pub(crate) ledger_batch_events: Histogram,
     pub(crate) ledger_batch_seconds: Histogram,
     pub(crate) ledger_queue_depth: Gauge,
@@ -133,11 +139,13 @@ pub struct Metrics {
     /// In the order of [`QueueEvent::ALL`].
     queue: [Counter; QueueEvent::COUNT],
     pub(crate) slabs: Gauge,
+    pub(crate) hub_streams: Gauge,
+    pub(crate) hub_chains: Counter,
     pub slab_answers: SlabAnswers,
     pub slab_units: SlabUnits,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
-    tls_reloads: Family<ResultLabel, Counter>,
+    pub(crate) tls: TlsMetrics,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
@@ -158,6 +166,9 @@ impl Default for Metrics {
             retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
             hint_error_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 14)),
             ledger_up: Gauge::default(),
+            ledgers: Gauge::default(),
+            ledger_safe_after: Gauge::default(),
+            ledger_no_connection: Gauge::default(),
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
@@ -173,11 +184,13 @@ impl Default for Metrics {
             queue_eta_ratio: Histogram::new([0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0]),
             queue: Default::default(),
             slabs: Gauge::default(),
+            hub_streams: Gauge::default(),
+            hub_chains: Counter::default(),
             slab_answers: SlabAnswers::default(),
             slab_units: SlabUnits::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
-            tls_reloads: Family::default(),
+            tls: TlsMetrics::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
@@ -208,6 +221,17 @@ impl Metrics {
             self.hint_error_seconds.clone(),
         );
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
+        r.register("sluice_ledgers", "Ledgers in use: 2 while one replaces the other", self.ledgers.clone());
+        r.register(
+            "sluice_ledger_safe_after_seconds",
+            "From when on the last ledger of the settings alone knows enough, in Unix seconds",
+            self.ledger_safe_after.clone(),
+        );
+        r.register(
+            "sluice_ledger_no_connection",
+            "Sessions of this instance, of two, that the cluster has no connection left for",
+            self.ledger_no_connection.clone(),
+        );
         r.register(
             "sluice_ledger_batch_events",
             "Events per request to the ledger",
@@ -270,21 +294,22 @@ impl Metrics {
             handed_out: event("handed_out"),
             given_back: event("given_back"),
         };
+        r.register("sluice_hub_streams", "Sidecars that use this hub", self.hub_streams.clone());
+        r.register(
+            "sluice_hub_chains",
+            "Chains that sidecars have sent to this hub",
+            self.hub_chains.clone(),
+        );
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",
             self.retry_budget_ratio.clone(),
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
-        r.register(
-            "sluice_tls_reloads",
-            "Loads of certificates and keys that changed",
-            self.tls_reloads.clone(),
-        );
+        self.tls.register(r);
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
-            drop(self.tls_reloads.get_or_create(&ResultLabel { result }));
         }
         r.register("sluice_limit_used", "Reserved now, of named limits", self.limit_used.clone());
         r.register("sluice_limit_capacity", "Capacity of named limits", self.limit_capacity.clone());
@@ -345,10 +370,6 @@ impl Metrics {
 
     pub(crate) fn reloaded(&self, ok: bool) {
         self.reloads.get_or_create(&ResultLabel::of(ok)).inc();
-    }
-
-    pub(crate) fn tls_reloaded(&self, ok: bool) {
-        self.tls_reloads.get_or_create(&ResultLabel::of(ok)).inc();
     }
 
     /// A named limit is none any more: its gauges would stand still.

@@ -45,11 +45,11 @@ pub fn body(limits: &str) -> PathBuf {
     path
 }
 
-fn h2load(grpc: &str, limits: &str, Shape(connections, streams): Shape) -> Command {
+fn h2load(url: &str, limits: &str, Shape(connections, streams): Shape) -> Command {
     let mut command = Command::new("h2load");
     command.args(["-t1", "-c", &connections.to_string(), "-m", &streams.to_string()]);
     command.args(["-H", "content-type: application/grpc", "-H", "te: trailers"]);
-    command.arg("-d").arg(body(limits)).arg(format!("http://{grpc}{}", rls::PATH));
+    command.arg("-d").arg(body(limits)).arg(format!("{url}{}", rls::PATH));
     command
 }
 
@@ -70,10 +70,15 @@ fn number_before(text: &str, unit: &str) -> f64 {
 
 /// One hot tenant, closed loop.
 pub fn hot(grpc: &str, limits: &str, shape: Shape, seconds: u64) -> Run {
+    hot_at(&format!("http://{grpc}"), limits, shape, seconds)
+}
+
+/// The same at a URL. h2load takes every certificate.
+pub fn hot_at(url: &str, limits: &str, shape: Shape, seconds: u64) -> Run {
     // It prints the mean only; its log has a line for each request. It appends to what is there.
     let log = super::process::directory().join("h2load.log");
     let _ = std::fs::remove_file(&log);
-    let mut command = h2load(grpc, limits, shape);
+    let mut command = h2load(url, limits, shape);
     let text = output(command.args(["-D", &seconds.to_string(), &format!("--log-file={}", log.display())]));
     assert!(text.contains(" 0 failed, 0 errored, 0 timeout"), "{text}");
     let answers = number_before(&text, " succeeded");
@@ -92,7 +97,8 @@ fn times_ms(log: &str) -> Vec<f64> {
 /// Exactly so many requests of one hot tenant.
 pub fn count(grpc: &str, limits: &str, requests: u64) {
     // One at a time: how many come in one read is up to the machine.
-    let text = output(h2load(grpc, limits, Shape(1, 1)).args(["-n", &requests.to_string()]));
+    let text =
+        output(h2load(&format!("http://{grpc}"), limits, Shape(1, 1)).args(["-n", &requests.to_string()]));
     assert!(text.contains(&format!("{requests} succeeded")), "{text}");
 }
 

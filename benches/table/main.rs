@@ -21,6 +21,7 @@ mod plot;
 mod process;
 mod report;
 mod slabs;
+mod tls;
 
 use std::sync::Arc;
 
@@ -47,6 +48,7 @@ fn main() {
         Some("instructions") => {}
         // Only these rows, where nothing else is to be known.
         Some("slabs") => return Table::new().only(Table::slab_rows),
+        Some("tls") => return Table::new().only(Table::tls_rows),
         _ => Table::new().measure(),
     }
     let counts = instructions::count_all();
@@ -94,6 +96,7 @@ impl Table {
         self.open_loop("memory, 3 limits", &memory, "three");
         drop(memory);
         self.targets_of_grpc();
+        self.tls_rows();
         let tigerbeetle = TigerBeetle::start();
         let durable = Server::start(&mut process::sluice(&format!("tigerbeetle:0@{}", tigerbeetle.address)));
         // Until it is connected, every answer is an error.

@@ -126,6 +126,9 @@ descriptors:
   - {name: a, kind: rolling, capacity: 4000000000, window_seconds: 60}
   - {name: b, kind: rolling, capacity: 4000000000, window_seconds: 60}
   - {name: c, kind: rolling, capacity: 4000000000, window_seconds: 60}
+- key: exact
+  limits:
+  - {name: a, kind: rolling, capacity: 4000000000, window_seconds: 60, exact: true}
 - key: second
   limits:
   - {name: a, kind: rolling, capacity: 100, window_seconds: 1}
@@ -134,12 +137,18 @@ descriptors:
   - {name: a, kind: rolling, capacity: 3000, window_seconds: 60}
 ";
 
+/// What is measured is how long it takes, not how it gives up.
+const SETTINGS: &str = "ledger: {timeout_ms: 10000}\n";
+
 pub fn config_dir() -> PathBuf {
-    let dir = directory().join("config");
+    config("config", SETTINGS)
+}
+
+fn config(name: &str, settings: &str) -> PathBuf {
+    let dir = directory().join(name);
     std::fs::create_dir_all(dir.join("limits")).unwrap();
     std::fs::write(dir.join("limits/bench.yaml"), LIMITS).unwrap();
-    // What is measured is how long it takes, not how it gives up.
-    std::fs::write(dir.join("sluice.yaml"), "ledger: {timeout_ms: 10000}\n").unwrap();
+    std::fs::write(dir.join("sluice.yaml"), settings).unwrap();
     dir
 }
 
@@ -155,9 +164,26 @@ pub fn metric(admin: &str, name: &str) -> f64 {
 
 /// Sluice with limits that nobody reaches, but for two.
 pub fn sluice(ledger: &str) -> Command {
+    sluice_in(&config_dir(), ledger)
+}
+
+/// The same on memory, with TLS on the gRPC port.
+pub fn sluice_with_tls() -> Command {
+    let dir = config("config-tls", "");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key);
+    let (cert_file, key_file) = (dir.join("server.pem"), dir.join("server.key"));
+    std::fs::write(&cert_file, certificate.unwrap().pem()).unwrap();
+    std::fs::write(&key_file, key.serialize_pem()).unwrap();
+    let (cert_file, key_file) = (cert_file.display(), key_file.display());
+    let tls = format!("grpc: {{tls: {{cert_file: {cert_file}, key_file: {key_file}}}}}\n{SETTINGS}");
+    sluice_in(&config("config-tls", &tls), "memory")
+}
+
+fn sluice_in(config_dir: &Path, ledger: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
     command.args(["serve", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", ledger]);
-    command.arg("--config-dir").arg(config_dir()).arg("--state-dir").arg(directory().join("state"));
+    command.arg("--config-dir").arg(config_dir).arg("--state-dir").arg(directory().join("state"));
     command
 }
 

@@ -15,6 +15,9 @@ const SLABS: &str = "slabs";
 const WARM_TENANTS: u64 = 100;
 const WARM_RATE: f64 = 1_000.0;
 
+/// So few over so many tenants that none of them has a slab.
+const QUIET_RATE: f64 = 200.0;
+
 /// Until it is connected, every answer is an error.
 const CONNECTED_AFTER: Duration = Duration::from_secs(3);
 
@@ -75,6 +78,21 @@ impl Table {
         });
         let ratio = rows[1].ratio.unwrap_or(0.0);
         self.target("slabs, many tenants, answers/s, of memory", ">= 0.80", ratio, |n| n >= 0.8);
+        self.quiet_rows(&durable, disk);
+    }
+
+    /// Limits that have no slab because nobody asks for them beside those that never have one.
+    fn quiet_rows(&mut self, durable: &Server, disk: Option<&TigerBeetle>) {
+        load::many(&durable.grpc, "exact", WIDEST, None, super::PROVISION_SECONDS);
+        let subject = |name, limits| {
+            let run =
+                move |seconds| load::many(&durable.grpc, limits, Shape(4, 16), Some(QUIET_RATE), seconds);
+            Subject { name, run: Box::new(run), server: Some(durable), disk }
+        };
+        let load = format!("{QUIET_RATE:.0}/s, many tenants");
+        let rows =
+            self.together(&load, &[subject("exact: true", "exact"), subject("quiet, without a slab", "one")]);
+        self.p50_target("quiet limits, p50 ms above exact ones'", &rows, "<= 0.10", 0.1);
     }
 
     fn memory_and_slabs(

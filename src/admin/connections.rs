@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::peer::PeerStream;
-use crate::api::delivery::{self, AnswerBody, TakenLeases};
+use crate::api::delivery::{self, AnswerBody, TakenLeases, Way};
 use crate::listen::Listener;
 use crate::listen::port::{Place, Port};
 
@@ -62,8 +62,12 @@ async fn answer(
     taken: Arc<TakenLeases>,
 ) -> Result<Response<AnswerBody<Body>>, Infallible> {
     let mut response = router.oneshot(request).await?;
-    let unsent = delivery::carried(response.extensions_mut());
-    Ok(response.map(|body| AnswerBody::with_taken(body, unsent, taken)))
+    let carried = delivery::carried(response.extensions_mut());
+    Ok(response.map(|body| {
+        let mut body = AnswerBody::new(body, carried);
+        body.go(Way { taker: taken, _call: None });
+        body
+    }))
 }
 
 #[cfg(test)]

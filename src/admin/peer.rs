@@ -3,8 +3,7 @@
 //! A socket takes bytes also for a peer that has closed it, so that an answer was written says little. What the kernels
 //! say to each other says more: a peer that closes with something unread, or gets something after it has closed, resets the
 //! connection; one that has read it all only ends it. So the leases of an answer are sent when the peer asks for something
-//! else, ends the connection or lets a second pass, and are given back when the connection is reset before that. HTTP/2 needs none of this: there a caller
-//! that leaves resets its stream, and what was queued for it is dropped.
+//! else, ends the connection or lets a second pass, and are given back when the connection is reset before that.
 
 use std::io;
 use std::pin::Pin;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::findings::{Findings, never_fits};
-use super::{Admission, Asker, Name, Reserved, is_used};
+use super::{Admission, Name, Reserved, is_used};
 use crate::clock;
 use crate::lease::Lease;
 use crate::ledger::{LedgerError, RefusalCode};
@@ -58,7 +58,7 @@ impl Admission {
             }
         };
         // One who waited in line was told no time.
-        self.note_allowed(plan, &findings, policy, Asker { domain, is_retry: false }, now_ms);
+        self.note_allowed(plan, &findings, policy, domain, false, now_ms);
         Ok(Attempt::Taken(super::chain::lease_of(plan, &findings, id, reserved_at_unix_ms)))
     }
 }

@@ -8,7 +8,7 @@ use super::Name;
 use super::findings::{Findings, charged};
 use crate::lease::{Held, Lease};
 use crate::ledger::{Action, Chain, Hold, Keep, Transfer};
-use crate::limit::{Cost, LeaseId, Overage, RequirementSet};
+use crate::limit::{Cost, LeaseId, RequirementSet};
 use crate::registry::{Enforcement, Plan, Requirement};
 
 /// The chain of what can deny, and the requirement behind each of its transfers.
@@ -69,10 +69,7 @@ fn transfer_of(requirement: &Requirement) -> Transfer {
         amount: requirement.amount,
         lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
         capacity: requirement.spec.capacity,
-        // A limit that owes must be asked: only its ledger knows of the debt.
-        is_exact: requirement.spec.is_exact
-            || needs_completion(requirement)
-            || requirement.spec.overage == Overage::Repay,
+        is_exact: requirement.spec.is_never_in_slabs() || needs_completion(requirement),
         overage: requirement.spec.overage,
     };
     Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }

@@ -1,5 +1,10 @@
 //! What a refused request is charged all the same: with `charge: always` it tells of what was used already, so whatever is
 //! left of the limit is taken, and the rest is dropped or owed.
+//!
+//! Where the rest is owed, both happen in one chain, so that no crash can keep the one and lose the other. The ledger can't
+//! work out the rest by itself: a transfer that takes as much as there is doesn't tell the next one how much that was.
+//! So we look at what is free and write down both amounts. If somebody else took of it meanwhile the chain is refused as a
+//! whole, and we look again. A crash before the chain has landed charges nothing, and its caller has no answer yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +16,10 @@ use super::chain::lease_id;
 use super::findings::Findings;
 use super::{Admission, Name};
 use crate::clock;
-use crate::ledger::{Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Transfer};
+use crate::ledger::{
+    Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer,
+    Verdict, Want,
+};
 use crate::limit::{LeaseId, Overage};
 use crate::registry::Plan;
 use crate::retry::backoff::Backoff;
@@ -19,10 +27,17 @@ use crate::retry::backoff::Backoff;
 /// How long the ledger is waited for: a restart takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Times that we look at what is free. Then all of it is owed, which always can be.
+const LOOKS_MAX: usize = 3;
+
+/// The attempt of a request that its late charges are named by. A request is never asked again so often.
+const FIRST_ATTEMPT: u32 = 1 << 16;
+
 /// Charges that no refusal takes back.
 #[derive(Debug)]
 pub struct LateCharge {
-    lease: LeaseId,
+    /// A name for each time that we look: one that was refused stays refused.
+    leases: [LeaseId; LOOKS_MAX + 1],
     keep: Keep,
     holds: SmallVec<[(Arc<Account>, Hold); 2]>,
 }
@@ -45,14 +60,30 @@ impl LateCharge {
             .collect();
         // Sent again under the same name, it is charged once.
         let keep = if matches!(name, Name::Fresh) { Keep::Nothing } else { Keep::ForRetries };
-        let lease = || lease_id(plan, name, 0, clock::unix_ms());
-        (!holds.is_empty()).then(|| Box::new(Self { lease: lease(), keep, holds }))
+        (!holds.is_empty()).then(|| {
+            let (mut attempt, now_unix_ms) = (FIRST_ATTEMPT, clock::unix_ms());
+            let leases = [(); LOOKS_MAX + 1].map(|()| {
+                attempt += 1;
+                lease_id(plan, name, attempt, now_unix_ms)
+            });
+            Box::new(Self { leases, keep, holds })
+        })
     }
 
-    fn chain(&self, account: &Arc<Account>, action: Action) -> Chain {
-        let transfers = SmallVec::from_iter([Transfer { account: Arc::clone(account), action }]);
-        Chain { lease: self.lease.clone(), keep: self.keep, transfers }
+    fn chain(&self, look: usize, account: &Arc<Account>, actions: impl Iterator<Item = Action>) -> Chain {
+        let transfers = actions.map(|action| Transfer { account: Arc::clone(account), action }).collect();
+        Chain { lease: self.leases[look].clone(), keep: self.keep, transfers }
     }
+}
+
+/// Takes what is `free`, and owes the rest. A request that has a name may be sent again when something else is free. Then both
+/// names must be found: that of the debt if the chain was done, and that of what it takes if it was refused. So either may
+/// be nothing and is there all the same.
+fn take_and_owe(hold: Hold, free: u64, is_named: bool) -> impl Iterator<Item = Action> {
+    let taken = Hold { amount: hold.amount.min(free), ..hold };
+    let rest = Hold { amount: hold.amount - taken.amount, ..hold };
+    let take = (taken.amount > 0 || is_named).then_some(Action::Rereserve(taken));
+    std::iter::once(Action::Debt(rest)).chain(take)
 }
 
 impl Findings {
@@ -77,14 +108,35 @@ impl Admission {
         account: &Arc<Account>,
         hold: Hold,
     ) -> Result<(), LedgerError> {
-        // Refused, it took nothing: a limit that is being lowered has nothing left.
-        let outcome = self.patiently(&late.chain(account, Action::TakeUpTo(hold))).await?;
-        let taken = outcome.taken.first().copied().unwrap_or(0);
-        let rest = Hold { amount: hold.amount.saturating_sub(taken), ..hold };
-        if hold.overage != Overage::Deny && rest.amount > 0 {
-            self.patiently(&late.chain(account, Action::Debt(rest))).await?;
+        if hold.overage == Overage::Deny {
+            // Refused, it took nothing: a limit that is being lowered has nothing left.
+            let take = std::iter::once(Action::TakeUpTo(hold));
+            return self.patiently(&late.chain(0, account, take)).await.map(|_| ());
         }
-        Ok(())
+        for look in 0..LOOKS_MAX {
+            let free = self.look(account, hold).await;
+            let chain = late.chain(look, account, take_and_owe(hold, free, late.keep.is_named()));
+            match self.patiently(&chain).await?.verdict {
+                Verdict::Refused(Refusal {
+                    code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed,
+                    ..
+                }) => {}
+                // An earlier sending of the same name may have found another amount free.
+                _ => return Ok(()),
+            }
+        }
+        let chain = late.chain(LOOKS_MAX, account, std::iter::once(Action::Debt(hold)));
+        self.patiently(&chain).await.map(|_| ())
+    }
+
+    /// What is free of a limit now. If that can't be read it is nothing: then all of a charge is owed, and none is lost.
+    async fn look(&self, account: &Arc<Account>, hold: Hold) -> u64 {
+        let Hold { lifetime_seconds, capacity, overage, .. } = hold;
+        let want = Want { account: Arc::clone(account), capacity, overage, lifetime_seconds };
+        let balance =
+            self.ledger.balances(vec![want]).await.ok().and_then(|balances| balances.first().copied());
+        // Of a limit that is being lowered only what it will have.
+        balance.map_or(0, |balance| balance.capacity.min(capacity).saturating_sub(balance.used))
     }
 
     /// Its transfers are named, so that however often it is sent, it happens once.
@@ -99,6 +151,40 @@ impl Admission {
                 }
                 answer => return answer,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    #[test]
+    fn what_is_taken_and_what_is_owed_is_one_chain() {
+        let hold = |amount| Hold {
+            amount,
+            lifetime_seconds: NonZeroU32::MIN,
+            capacity: 100,
+            overage: Overage::Repay,
+            is_exact: true,
+        };
+        for (amount, free, owed, taken) in [
+            (40, 100, 0, Some(40)),
+            (40, 40, 0, Some(40)),
+            (40, 10, 30, Some(10)),
+            (40, 0, 40, None),
+            (u64::MAX, 1, u64::MAX - 1, Some(1)),
+        ] {
+            let actions: Vec<Action> = take_and_owe(hold(amount), free, false).collect();
+            let expected =
+                [Some(Action::Debt(hold(owed))), taken.map(|taken| Action::Rereserve(hold(taken)))];
+            let expected: Vec<Action> = expected.into_iter().flatten().collect();
+            assert_eq!(actions, expected, "{amount} of {free}");
+            let named: Vec<Action> = take_and_owe(hold(amount), free, true).collect();
+            let taken = Action::Rereserve(hold(taken.unwrap_or(0)));
+            assert_eq!(named, [Action::Debt(hold(owed)), taken], "{amount} of {free}, with a name");
         }
     }
 }

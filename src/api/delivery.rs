@@ -5,8 +5,8 @@
 //! answer that is dropped anywhere between, because its caller has gone or something failed, drops its leases unsent, and
 //! that gives them back.
 //!
-//! A connection that has taken the bytes may still lose them. An HTTP/1 connection finds out ([`TakenLeases`]); with HTTP/2,
-//! what crosses the reset of its stream on the wire is lost.
+//! A connection that has taken the bytes may still lose them. Who finds out is the connection's [`Taker`]: [`TakenLeases`] for
+//! HTTP/1, `grpc/unread.rs` for HTTP/2.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,14 +17,26 @@ use http::Extensions;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
+use crate::listen::port::Call;
 use crate::service::unsent::UnsentLease;
 
 /// The leases that one answer tells of.
 pub type Unsent = Vec<UnsentLease>;
 
-/// Extensions must be `Clone`; whoever takes the leases first has them.
-#[derive(Debug, Clone)]
-struct Carried(Arc<Mutex<Unsent>>);
+/// The leases that an answer tells of with its next bytes. A stream adds to them as it goes on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Carried(Arc<Mutex<Unsent>>);
+
+impl Carried {
+    /// The message that is being encoded tells of this one too.
+    pub(crate) fn add(&self, unsent: UnsentLease) {
+        self.0.lock().push(unsent);
+    }
+
+    fn take(&self) -> Unsent {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
 
 /// Leases go with the response whose extensions these are.
 pub(crate) fn carry(extensions: &mut Extensions, unsent: Unsent) {
@@ -40,9 +52,30 @@ pub(crate) fn response<T>(message: T, unsent: Unsent) -> tonic::Response<T> {
     response
 }
 
+/// A gRPC response of many messages, each with the leases that were added when it was encoded.
+pub(crate) fn stream<T>(messages: T, carried: Carried) -> tonic::Response<T> {
+    let mut response = tonic::Response::new(messages);
+    response.extensions_mut().insert(carried);
+    response
+}
+
 /// The leases that came with a response.
-pub(crate) fn carried(extensions: &mut Extensions) -> Unsent {
-    extensions.remove::<Carried>().map(|carried| std::mem::take(&mut *carried.0.lock())).unwrap_or_default()
+pub(crate) fn carried(extensions: &mut Extensions) -> Option<Carried> {
+    extensions.remove::<Carried>()
+}
+
+/// Hears what a connection takes of its answers, and finds out whether its peer reads it.
+pub(crate) trait Taker: std::fmt::Debug + Send + Sync {
+    /// The connection has taken so many bytes more, and with them all of an answer that tells of these leases.
+    fn take(&self, bytes: usize, unsent: Unsent);
+}
+
+/// What goes with the bytes of an answer until the connection has taken the last of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    pub(crate) taker: Arc<dyn Taker>,
+    /// What its call holds is held until then.
+    pub(crate) _call: Option<Arc<Call>>,
 }
 
 /// The leases of answers that a connection has taken, where it finds out later whether its peer has read them.
@@ -51,14 +84,14 @@ pub(crate) struct TakenLeases {
     leases: Mutex<Unsent>,
 }
 
-impl TakenLeases {
-    fn take(&self, unsent: impl Iterator<Item = UnsentLease>) {
-        self.leases.lock().extend(unsent.map(|mut lease| {
-            lease.taken();
-            lease
-        }));
+impl Taker for TakenLeases {
+    fn take(&self, _: usize, mut unsent: Unsent) {
+        unsent.iter_mut().for_each(UnsentLease::taken);
+        self.leases.lock().extend(unsent);
     }
+}
 
+impl TakenLeases {
     pub(crate) fn is_empty(&self) -> bool {
         self.leases.lock().is_empty()
     }
@@ -81,13 +114,17 @@ impl TakenLeases {
 pub(crate) struct AnswerBytes {
     bytes: Bytes,
     unsent: Unsent,
-    /// Where the leases go when the connection has taken the bytes. `None`: then they are sent.
-    taken: Option<Arc<TakenLeases>>,
+    way: Option<Way>,
 }
 
 impl AnswerBytes {
+    /// They know their way before they go: [`Self::go`].
     pub(crate) fn new(bytes: Bytes, unsent: Unsent) -> Self {
-        Self { bytes, unsent, taken: None }
+        Self { bytes, unsent, way: None }
+    }
+
+    pub(crate) fn go(&mut self, way: Way) {
+        self.way = Some(way);
     }
 }
 
@@ -102,32 +139,28 @@ impl Buf for AnswerBytes {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        if self.bytes.is_empty() && !self.unsent.is_empty() {
-            let leases = std::mem::take(&mut self.unsent).into_iter();
-            match &self.taken {
-                Some(taken) => taken.take(leases),
-                None => leases.for_each(UnsentLease::sent),
-            }
+        if let Some(way) = &self.way {
+            let unsent = if self.bytes.is_empty() { std::mem::take(&mut self.unsent) } else { Unsent::new() };
+            way.taker.take(count, unsent);
         }
     }
 }
 
-/// A body whose first bytes have the leases. Answers that tell of leases come in one piece.
+/// A body whose leases go with the bytes that tell of them.
 #[derive(Debug)]
 pub(crate) struct AnswerBody<B> {
     body: B,
-    unsent: Unsent,
-    taken: Option<Arc<TakenLeases>>,
+    carried: Option<Carried>,
+    way: Option<Way>,
 }
 
 impl<B> AnswerBody<B> {
-    pub(crate) fn new(body: B, unsent: Unsent) -> Self {
-        Self { body, unsent, taken: None }
+    pub(crate) fn new(body: B, carried: Option<Carried>) -> Self {
+        Self { body, carried, way: None }
     }
 
-    /// For a connection that finds out later what its peer has read.
-    pub(crate) fn with_taken(body: B, unsent: Unsent, taken: Arc<TakenLeases>) -> Self {
-        Self { body, unsent, taken: Some(taken) }
+    pub(crate) fn go(&mut self, way: Way) {
+        self.way = Some(way);
     }
 }
 
@@ -139,11 +172,14 @@ impl<B: Body<Data = Bytes> + Unpin> Body for AnswerBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<AnswerBytes>, B::Error>>> {
-        let Self { body, unsent, taken } = self.get_mut();
+        let Self { body, carried, way } = self.get_mut();
         Pin::new(body).poll_frame(cx).map_ok(|frame| {
             frame.map_data(|bytes| {
-                let unsent = if bytes.is_empty() { Vec::new() } else { std::mem::take(unsent) };
-                AnswerBytes { bytes, unsent, taken: taken.clone() }
+                let unsent = match carried {
+                    Some(carried) if !bytes.is_empty() => carried.take(),
+                    _ => Unsent::new(),
+                };
+                AnswerBytes { bytes, unsent, way: way.clone() }
             })
         })
     }

@@ -14,8 +14,8 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
-use super::try_it::{connect, request};
-use super::{BenchArgs, complain};
+use super::try_it::request;
+use super::{BenchArgs, complain, connect};
 use crate::api::pb;
 use crate::clock;
 
@@ -105,8 +105,7 @@ pub(super) fn run(args: &BenchArgs) -> ExitCode {
 async fn load(args: &BenchArgs) -> anyhow::Result<(Seen, Duration)> {
     let mut channels = Vec::new();
     for _ in 0..args.connections {
-        let channel = connect(&args.grpc).await.with_context(|| format!("no server at {}", args.grpc))?;
-        channels.push(channel);
+        channels.push(connect::grpc(&args.grpc, &args.tls).await?);
     }
     let start = clock::instant();
     let gap = args.rate.map(|rate| Duration::from_secs_f64(1.0 / rate));

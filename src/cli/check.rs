@@ -7,10 +7,10 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use tokio::task::JoinSet;
 
-use super::{CheckArgs, admin_token, complain};
+use super::connect::{self, TlsArgs};
+use super::{ADMIN_TOKEN, CheckArgs, complain, token};
 use crate::admin::config::LiveOutline;
 use crate::config::settings::secret::{Secret, read_token};
 use crate::config::{self, Loaded, Problem};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
     println!("ok: {files} files, {domains} domains, {named} named limits");
     match &args.against {
         None => ExitCode::SUCCESS,
-        Some(url) => match plan(url, &loaded) {
+        Some(url) => match plan(url, &args.tls, &loaded) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&error),
         },
@@ -49,14 +49,14 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 }
 
 /// Prints what a reload of these files would change in the server at `url`.
-fn plan(url: &str, loaded: &Loaded) -> anyhow::Result<()> {
+fn plan(url: &str, tls: &TlsArgs, loaded: &Loaded) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    let token = match (admin_token(), &loaded.settings.admin.token_file) {
+    let token = match (token(ADMIN_TOKEN), &loaded.settings.admin.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => read_token(file).ok(),
         (None, None) => None,
     };
-    let asking = async { tokio::time::timeout(TIMEOUT, ask(url, token)).await };
+    let asking = async { tokio::time::timeout(TIMEOUT, ask(url, tls, token)).await };
     let live = runtime.block_on(asking).with_context(|| format!("{url} did not answer in {TIMEOUT:?}"))??;
     let changes = changes_against(&live, loaded);
     for change in &changes {
@@ -75,10 +75,13 @@ fn changes_against(live: &LiveOutline, loaded: &Loaded) -> Vec<Change> {
     changes
 }
 
-async fn ask(url: &str, token: Option<Secret>) -> anyhow::Result<LiveOutline> {
+async fn ask(url: &str, tls: &TlsArgs, token: Option<Secret>) -> anyhow::Result<LiveOutline> {
     let base = url.trim_end_matches('/');
-    if !base.starts_with("http://") {
-        bail!("{url} must begin with http://, as in http://127.0.0.1:8080");
+    match base.split_once("://") {
+        Some(("http", _)) => {}
+        Some(("https", _)) if tls.is_none() => bail!("{url} needs --ca, the authority of its certificate"),
+        Some(("https", _)) => {}
+        _ => bail!("{url} must begin with http:// or https://, as in http://127.0.0.1:8080"),
     }
     let uri: Uri = format!("{base}/v1/config/limits").parse().with_context(|| format!("{url} is no URL"))?;
     let mut request = http::Request::get(uri);
@@ -86,8 +89,8 @@ async fn ask(url: &str, token: Option<Secret>) -> anyhow::Result<LiveOutline> {
         request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.expose()));
     }
     let request = request.body(Empty::<Bytes>::new()).context("the token can't be sent")?;
-    let client = Client::builder(TokioExecutor::new()).build_http();
-    let response = client.request(request).await.with_context(|| format!("no server at {url}"))?;
+    let mut tasks = JoinSet::new();
+    let response = connect::get(request, tls, &mut tasks).await?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("{url} stopped in the middle: {error}"))?.to_bytes();

@@ -6,11 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tonic::transport::{Channel, Endpoint};
 
-use super::{TryArgs, complain};
+use super::{TryArgs, complain, connect};
 use crate::api::pb;
-use crate::config::settings::value::Listen;
 use crate::limit::COMPLETION_ENTRY;
 
 /// Nobody waits longer for one answer.
@@ -47,13 +45,11 @@ fn is_unmatched(args: &TryArgs, response: &pb::RateLimitResponse) -> bool {
 }
 
 async fn ask(args: &TryArgs) -> anyhow::Result<pb::RateLimitResponse> {
-    let channel = connect(&args.grpc).await.with_context(|| format!("no server at {}", args.grpc))?;
+    let channel = connect::grpc(&args.grpc, &args.tls).await?;
     let mut request = tonic::Request::new(request(&args.domain, &args.entries, args.hits));
     request.set_timeout(TIMEOUT);
     let answer = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
-    answer
-        .map(tonic::Response::into_inner)
-        .map_err(|status| anyhow::anyhow!("the server answered {:?}: {}", status.code(), status.message()))
+    answer.map(tonic::Response::into_inner).map_err(|status| connect::failure(&status, &args.tls))
 }
 
 /// A request of one descriptor.
@@ -63,14 +59,6 @@ pub(super) fn request(domain: &str, entries: &[(String, String)], hits: u64) -> 
     let hits_addend = Some(pb::UInt64Value { value: hits });
     let descriptor = pb::RateLimitDescriptor { entries, hits_addend, ..Default::default() };
     pb::RateLimitRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
-}
-
-pub(super) async fn connect(address: &Listen) -> Result<Channel, tonic::transport::Error> {
-    let uri = match address {
-        Listen::Tcp(address) => format!("http://{address}"),
-        Listen::Unix(path) => format!("unix://{}", path.display()),
-    };
-    Endpoint::from_shared(uri)?.connect_timeout(TIMEOUT).connect().await
 }
 
 fn print(response: &pb::RateLimitResponse) {

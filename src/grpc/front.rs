@@ -21,11 +21,12 @@ use tonic::{Code, Status, TimeoutExpired};
 use tower::Service as _;
 
 use super::body::RequestBody;
+use super::unread::Unread;
 use super::{lease, rls};
-use crate::api::codec::MESSAGE_BYTES_MAX;
-use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent};
+use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
 use crate::api::{self, pb};
 use crate::clock;
+use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 
@@ -73,6 +74,15 @@ enum Content {
     Tonic(AnswerBody<tonic::body::Body>),
 }
 
+impl Content {
+    fn go(&mut self, way: Way) {
+        match self {
+            Content::Plain { message, .. } => message.iter_mut().for_each(|bytes| bytes.go(way.clone())),
+            Content::Tonic(body) => body.go(way),
+        }
+    }
+}
+
 impl From<Content> for Answer {
     fn from(content: Content) -> Self {
         Self { content, call: None, _reflection: None }
@@ -83,11 +93,16 @@ impl Front {
     pub(crate) async fn answer(
         self,
         connection: Arc<Connection>,
+        unread: Arc<Unread>,
         request: Request<Incoming>,
     ) -> Result<Response<Answer>, Infallible> {
         let call = match connection.call(CALL_BYTES + bytes_of(request.headers())) {
             Ok(call) => call,
-            Err(full) => return Ok(refusal(&Status::resource_exhausted(full.to_string()))),
+            Err(full) => {
+                let mut answer = refusal(&Status::resource_exhausted(full.to_string()));
+                answer.body_mut().content.go(Way { taker: unread, _call: None });
+                return Ok(answer);
+            }
         };
         let is_stream = is_stream(request.uri().path());
         let limit = timeout_of(request.headers());
@@ -100,7 +115,9 @@ impl Front {
             },
         };
         call.is_answered(!is_stream, clock::monotonic_ms());
-        answer.body_mut().call = Some(call);
+        let body = answer.body_mut();
+        body.content.go(Way { taker: unread, _call: Some(Arc::clone(&call)) });
+        body.call = Some(call);
         Ok(answer)
     }
 
@@ -278,8 +295,8 @@ fn refusal(status: &Status) -> Response<Answer> {
 
 /// What tonic answered, and with it the leases that its handler put into the response.
 fn tonic_answer(mut response: Response<tonic::body::Body>) -> Response<Answer> {
-    let unsent = delivery::carried(response.extensions_mut());
-    response.map(|body| Content::Tonic(AnswerBody::new(body, unsent)).into())
+    let carried = delivery::carried(response.extensions_mut());
+    response.map(|body| Content::Tonic(AnswerBody::new(body, carried)).into())
 }
 
 impl Body for Answer {

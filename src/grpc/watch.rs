@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::Notify;
-use tonic::Status;
+use tonic::{Response, Status};
 
+use crate::api::delivery::{self, Carried};
 use crate::api::pb::lease as pb;
 use crate::api::queue::{UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL, status};
 use crate::limit::LeaseId;
@@ -24,11 +25,13 @@ pub(super) fn unknown() -> Status {
     Status::not_found(format!("{UNKNOWN_LEASE}: {UNKNOWN_LEASE_DETAIL}"))
 }
 
-pub(super) fn watch(service: &Arc<Service>, id: &str) -> Result<Watching, Status> {
+pub(super) fn watch(service: &Arc<Service>, id: &str) -> Result<Response<Watching>, Status> {
     let id = JobId::of(&LeaseId::parse(id));
     let changes = service.place_changes(id).ok_or_else(unknown)?;
-    let watch = Watch { service: Arc::clone(service), id, changes, told: None };
-    Ok(Box::pin(stream::unfold(Some(watch), async |watch| watch?.next().await)))
+    let carried = Carried::default();
+    let watch = Watch { service: Arc::clone(service), id, changes, told: None, carried: carried.clone() };
+    let states: Watching = Box::pin(stream::unfold(Some(watch), async |watch| watch?.next().await));
+    Ok(delivery::stream(states, carried))
 }
 
 struct Watch {
@@ -37,6 +40,8 @@ struct Watch {
     changes: Arc<Notify>,
     /// The state and the position that the watcher was told last.
     told: Option<(&'static str, Option<u64>)>,
+    /// What it has picked up when it has heard a state goes with that.
+    carried: Carried,
 }
 
 impl Watch {
@@ -46,12 +51,15 @@ impl Watch {
             let changes = Arc::clone(&self.changes);
             let mut changed = std::pin::pin!(changes.notified());
             changed.as_mut().enable();
-            // Whoever hears `reserved` has picked it up.
-            let Some(place) = self.service.place(self.id, true) else { return Some((Err(unknown()), None)) };
+            // Whoever has heard `reserved` has picked it up.
+            let Some((place, unsent)) = self.service.follow(self.id) else {
+                return Some((Err(unknown()), None));
+            };
             let is_last = place.state.is_last();
             let news = Some((place.state.name(), place.position));
             if self.told != news {
                 self.told = news;
+                self.carried.add(unsent);
                 return Some((Ok(status(&place)), (!is_last).then_some(self)));
             }
             if is_last {

@@ -1,7 +1,8 @@
 //! Carries out what [`super::settle`] asks for: the limits of a lease side by side, each to its end.
 //!
-//! Nobody can be asked again later, so a ledger that is away is waited for until what was held has ended by itself. Every
-//! transfer is named by its lease, so that however often it is sent, it happens once.
+//! Nobody can be asked again later, so a ledger that is away is waited for until what was held has ended by itself. What
+//! may become a debt counts after that too, so there it is waited for as long as a restart takes. Every transfer is named
+//! by its lease, so that however often it is sent, it happens once.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,11 +10,14 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::Lease;
-use super::settle::Settlement;
+use super::settle::{Adjustment, Settlement};
 use crate::clock;
 use crate::ledger::{Accounts, Action, Chain, Ledger, LedgerError, LiveLedger, Verdict};
 use crate::registry::Registry;
 use crate::retry::backoff::Backoff;
+
+/// A restart of the ledger takes some seconds.
+const RESTART_MS: u64 = 10_000;
 
 /// Settles leases on a ledger, by the limits that the files have now.
 #[derive(Debug, Clone, Copy)]
@@ -36,30 +40,36 @@ impl Settler<'_> {
         let Settlement { index, adjustment } = settlement;
         let held = &lease.held[index];
         let ends_at_unix_ms = lease.reserved_at_unix_ms.saturating_add(held.lifetime_ms());
+        let until_unix_ms = match adjustment {
+            Adjustment::Raise { .. } | Adjustment::Owe { .. } if held.has_debts() => {
+                ends_at_unix_ms.max(clock::unix_ms().saturating_add(RESTART_MS))
+            }
+            _ => ends_at_unix_ms,
+        };
         let limit = self.registry.resolve(held.key.as_str(), self.accounts);
         let (account, capacity) = match &limit {
             Some(limit) => (Arc::clone(&limit.account), Some(limit.spec.capacity)),
             None => (self.accounts.of(held.key.as_str()), None),
         };
-        let Some(chain) = adjustment.chain(&lease.id, &account, capacity) else { return Ok(()) };
-        let Verdict::Refused(refusal) = self.patiently(chain, ends_at_unix_ms).await? else { return Ok(()) };
+        let Some(chain) = adjustment.chain(held, &lease.id, &account, capacity) else { return Ok(()) };
+        let Verdict::Refused(refusal) = self.patiently(chain, until_unix_ms).await? else { return Ok(()) };
         tracing::debug!(lease = %lease.id, limit = %held.key, ?adjustment, ?refusal, "the ledger refused");
         match adjustment.after_refusal(refusal, held, &lease.id, &account, capacity) {
-            Some(next) => self.patiently(next, ends_at_unix_ms).await.map(|_| ()),
+            Some(next) => self.patiently(next, until_unix_ms).await.map(|_| ()),
             None => Ok(()),
         }
     }
 
-    async fn patiently(self, chain: Chain, ends_at_unix_ms: u64) -> Result<Verdict, LedgerError> {
+    async fn patiently(self, chain: Chain, until_unix_ms: u64) -> Result<Verdict, LedgerError> {
         let started = clock::instant();
         let mut backoff = Backoff::default();
         loop {
             let waited_seconds = started.elapsed().as_secs();
             match self.ledger.complete(&shortened(chain.clone(), waited_seconds)).await {
                 Ok(outcome) => return Ok(outcome.verdict),
-                // Waiting makes no room, or what was held has ended.
+                // Waiting makes no room, or there is nothing left to wait for.
                 Err(error @ LedgerError::Full(_)) => return Err(error),
-                Err(error) if clock::unix_ms() >= ends_at_unix_ms => return Err(error),
+                Err(error) if clock::unix_ms() >= until_unix_ms => return Err(error),
                 Err(_) => tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await,
             }
         }

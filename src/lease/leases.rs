@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use super::table::{LeaseRecord, LeaseState, LeaseTable, Opened};
+use super::table::{COMPLETED_MS, LeaseRecord, LeaseState, LeaseTable, Opened};
 use super::token::{self, Refused, Signer};
 use super::{Lease, bytes};
 use crate::clock;
@@ -208,13 +208,17 @@ impl Leases {
     }
 
     fn completed(&self, lease: &Lease) {
-        if lease.ends_at_unix_ms() <= clock::unix_ms() {
+        let now_ms = clock::monotonic_ms();
+        // Where what comes after the end may be owed, the same must not be owed twice.
+        let until_ms = if lease.may_owe() { now_ms.saturating_add(COMPLETED_MS) } else { 0 };
+        let until_ms = until_ms.max(ends_ms(lease));
+        if until_ms <= now_ms {
             return;
         }
         let mut written = Vec::with_capacity(128);
         bytes::write(&mut written, lease);
         let written = written.into_boxed_slice();
-        if self.table.complete(lease.id.bits(), written, ends_ms(lease), clock::monotonic_ms()) {
+        if self.table.complete(lease.id.bits(), written, until_ms, now_ms) {
             self.metrics.lease_event(LeaseEvent::Completed);
         }
     }

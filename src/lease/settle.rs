@@ -9,11 +9,15 @@
 //! | rolling | nothing | void |
 //! | rolling | less | void, re-reserve what was used for the rest of the window |
 //! | rolling | more | re-reserve the difference for the rest of the window |
+//! | rolling, its window is over | more | a debt, where the limit has debts |
 //!
 //! If that doesn't fit, the limit's overage decides: what is left is taken for the rest of the window and the rest is let
 //! go (`deny`), or the whole difference becomes a debt, which a limit pays before anything else (`repay`) or never (`debt`).
 //!
-//! What expired by our clock is left alone. Knows no tokens, no lease table, no clock.
+//! What was held and has expired by our clock is left alone: it has come back. If more was used than that, there is no rest
+//! of the window to take it for, so it fits nowhere: with `deny` all of it is let go.
+//!
+//! Knows no tokens, no lease table, no clock.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -58,7 +62,13 @@ pub(crate) enum Adjustment {
     Lower { to: u64, remaining_seconds: NonZeroU32 },
     /// This much more was used.
     Raise { by: u64, remaining_seconds: NonZeroU32 },
+    /// This much more was used, and the window is over.
+    Owe { by: u64 },
 }
+
+/// How long after its window a lease may still be told what it used. A stream is over within the hour; a token that
+/// turns up later is sent by mistake, and nobody remembers whether it was completed before.
+const LATE_MS: u64 = 3_600_000;
 
 /// What was used of each limit of a lease, as the completions of one call say together: hits add up, and refunds are
 /// taken off.
@@ -93,7 +103,9 @@ pub(crate) fn settle(lease: &Lease, used: &[Option<u64>], now_unix_ms: u64) -> V
 
 fn adjustment(held: &Held, used: Option<u64>, elapsed_ms: u64) -> Option<Adjustment> {
     if elapsed_ms >= held.lifetime_ms() {
-        return None;
+        let is_late = elapsed_ms < held.lifetime_ms().saturating_add(LATE_MS);
+        let more = used?.checked_sub(held.amount).filter(|more| *more > 0 && is_late && held.has_debts());
+        return more.map(|by| Adjustment::Owe { by });
     }
     if held.kind.is_concurrency() {
         return Some(Adjustment::Release);
@@ -114,6 +126,7 @@ impl Adjustment {
     /// none, and can only be given back whole.
     pub(crate) fn chain(
         self,
+        held: &Held,
         lease: &LeaseId,
         account: &Arc<Account>,
         capacity: Option<u64>,
@@ -126,6 +139,7 @@ impl Adjustment {
             Adjustment::Raise { by, remaining_seconds } => {
                 smallvec![take_again(by, remaining_seconds, capacity?)]
             }
+            Adjustment::Owe { by } => smallvec![owe(by, held, capacity?)],
         };
         Some(chain_of(lease, account, &actions))
     }
@@ -147,23 +161,13 @@ impl Adjustment {
             ) => take_again(to, remaining_seconds, capacity?),
             // The second code is how the first one reads when a completion is sent again.
             (
+                Adjustment::Raise { by, .. },
+                Refusal { code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed, .. },
+            ) if held.has_debts() => owe(by, held, capacity?),
+            (
                 Adjustment::Raise { by, remaining_seconds },
                 Refusal { code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed, .. },
-            ) => {
-                let hold = |lifetime_seconds, capacity| Hold {
-                    amount: by,
-                    lifetime_seconds,
-                    capacity,
-                    overage: held.overage,
-                    is_exact: true,
-                };
-                match held.overage {
-                    Overage::Deny => Action::TakeUpTo(hold(remaining_seconds, capacity?)),
-                    Overage::Debt | Overage::Repay => {
-                        Action::Debt(hold(held.kind.lifetime_seconds(), capacity?))
-                    }
-                }
-            }
+            ) => Action::TakeUpTo(hold(by, remaining_seconds, capacity?, Overage::Deny)),
             // Settled before, expired, or never there.
             _ => return None,
         };
@@ -173,7 +177,15 @@ impl Adjustment {
 
 /// Whatever the limit owes: this was used already.
 fn take_again(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64) -> Action {
-    Action::Rereserve(Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true })
+    Action::Rereserve(hold(amount, lifetime_seconds, capacity, Overage::Deny))
+}
+
+fn owe(amount: u64, held: &Held, capacity: u64) -> Action {
+    Action::Debt(hold(amount, held.kind.lifetime_seconds(), capacity, held.overage))
+}
+
+fn hold(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64, overage: Overage) -> Hold {
+    Hold { amount, lifetime_seconds, capacity, overage, is_exact: true }
 }
 
 fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chain {
@@ -183,5 +195,7 @@ fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chai
     Chain { lease: lease.clone(), keep, transfers }
 }
 
+#[cfg(test)]
+mod guarantees;
 #[cfg(test)]
 mod tests;

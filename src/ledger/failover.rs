@@ -2,11 +2,16 @@
 //!
 //! A policy answers only for callers who wait: a completion that fails is its caller's to try again. The local ledger of
 //! `on_failure: local` gives a share of each capacity. What it reserved is completed and given back on it, also after the
-//! real one is back; everything else goes to the real one.
+//! real one is back; everything else goes to the real one. A name that both may have ([`doubles`]) is settled on both.
+
+mod doubles;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use self::doubles::{AtReal, Doubles};
 use super::memory::{Memory, RESERVATIONS_MAX};
 use super::{
     Account, Action, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
@@ -33,6 +38,8 @@ pub struct Failover<L> {
     ledger: L,
     on_failure: OnFailure,
     local: Memory,
+    /// A plain mutex: a section is one look-up.
+    doubles: Mutex<Doubles>,
     /// Of each capacity, above 0 and at most 1.
     local_share: f64,
     metrics: Arc<Metrics>,
@@ -41,7 +48,8 @@ pub struct Failover<L> {
 impl<L: Ledger> Failover<L> {
     pub fn new(ledger: L, on_failure: OnFailure, local_share: f64, metrics: Arc<Metrics>) -> Self {
         metrics.memory_records_max.set(gauge(RESERVATIONS_MAX));
-        Self { ledger, on_failure, local: Memory::default(), local_share, metrics }
+        let (local, doubles) = (Memory::default(), Mutex::default());
+        Self { ledger, on_failure, local, doubles, local_share, metrics }
     }
 
     /// The policy's answer in the place of `error`.
@@ -56,7 +64,15 @@ impl<L: Ledger> Failover<L> {
                 let refusal = Refusal { index: 0, code: RefusalCode::NotAsked, failed };
                 Ok(Outcome::bare(Verdict::Refused(refusal)))
             }
-            (OnFailure::Local, _) if is_away => self.counted(self.local.apply(&self.local_part(chain)).await),
+            (OnFailure::Local, _) if is_away => {
+                let outcome = self.counted(self.local.apply(&self.local_part(chain)).await)?;
+                // A name that only this instance knows is given back by the real ledger whenever it lands there.
+                let may_land = matches!(error, LedgerError::TimedOut(_)) && chain.keep.is_named();
+                if may_land && outcome.verdict == Verdict::Done {
+                    self.doubles.lock().note(&chain.lease, AtReal::MayHold);
+                }
+                Ok(outcome)
+            }
             (OnFailure::Local, _) => Err(error),
         }
     }
@@ -64,6 +80,18 @@ impl<L: Ledger> Failover<L> {
     /// Whether the local ledger reserved this lease.
     fn is_local(&self, lease: &LeaseId) -> bool {
         self.on_failure == OnFailure::Local && self.local.has_reserved(lease)
+    }
+
+    /// The real ledger has reserved something. A name that was sent before, when it was away, may be held locally too.
+    fn note_reserved(&self, chain: &Chain, outcome: &Outcome) {
+        if chain.keep.is_named() && outcome.verdict == Verdict::Done && self.is_local(&chain.lease) {
+            self.doubles.lock().note(&chain.lease, AtReal::Holds);
+        }
+    }
+
+    /// What the real ledger may have of a name that the local one reserved.
+    fn at_real(&self, lease: &LeaseId) -> Option<AtReal> {
+        self.doubles.lock().get(lease)
     }
 
     fn counted(&self, answer: Result<Outcome, LedgerError>) -> Result<Outcome, LedgerError> {
@@ -93,22 +121,34 @@ impl<L: Ledger> Failover<L> {
 impl<L: Ledger> Ledger for Failover<L> {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         match self.counted(self.ledger.apply(chain).await) {
-            Ok(outcome) => Ok(outcome),
+            Ok(outcome) => {
+                self.note_reserved(chain, &outcome);
+                Ok(outcome)
+            }
             Err(error) => self.instead(chain, error).await,
         }
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        if self.is_local(&chain.lease) {
-            return self.counted(self.local.complete(&self.local_part(chain)).await);
+        if !self.is_local(&chain.lease) {
+            return self.counted(self.ledger.complete(chain).await);
         }
-        self.counted(self.ledger.complete(chain).await)
+        let here = self.counted(self.local.complete(&self.local_part(chain)).await)?;
+        if self.at_real(&chain.lease).is_none() {
+            return Ok(here);
+        }
+        // If this fails it is sent again. What was done here is then found done.
+        let there = self.counted(self.ledger.complete(chain).await)?;
+        Ok(if holds_nothing(there.verdict) { here } else { there })
     }
 
     fn give_back(&self, chain: Chain) {
-        if self.is_local(&chain.lease) {
-            self.local.give_back(self.local_part(&chain));
-        } else {
+        if !self.is_local(&chain.lease) {
+            return self.ledger.give_back(chain);
+        }
+        self.local.give_back(self.local_part(&chain));
+        // What only may have landed is the real ledger's to give back: it knows whether somebody else has it.
+        if self.at_real(&chain.lease) == Some(AtReal::Holds) {
             self.ledger.give_back(chain);
         }
     }
@@ -169,6 +209,10 @@ impl<L: Ledger> Ledger for Failover<L> {
         self.ledger.is_shared()
     }
 
+    fn limits_changed(&self, spec_of: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {
+        self.ledger.limits_changed(spec_of);
+    }
+
     fn slab(&self, account: &Account) -> Option<SlabView> {
         self.ledger.slab(account)
     }
@@ -182,6 +226,17 @@ impl<L: Ledger> Ledger for Failover<L> {
     async fn close(&self) {
         self.ledger.close().await;
     }
+}
+
+/// A ledger that answers so to a completion had nothing, or has nothing any more.
+fn holds_nothing(verdict: Verdict) -> bool {
+    let Verdict::Refused(refusal) = verdict else { return false };
+    matches!(
+        refusal.code,
+        RefusalCode::PendingTransferNotFound
+            | RefusalCode::PendingTransferExpired
+            | RefusalCode::PendingTransferAlreadyVoided
+    )
 }
 
 fn failure(error: &LedgerError) -> LedgerFailure {

@@ -178,3 +178,31 @@ impl Ledger for Memory {
     /// Whatever was applied has landed.
     async fn close(&self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::ledger::{Action, Hold, Keep, Transfer};
+    use crate::limit::{LimitKey, Overage};
+
+    #[tokio::test]
+    async fn a_ledger_that_is_full_says_so_until_something_ends() {
+        let memory = Memory { core: Mutex::new(Core::new(1)), log: DebtLog::default() };
+        let account = Arc::new(Account::new(LimitKey::new("a")));
+        let chain = |action| {
+            let transfers = smallvec![Transfer { account: Arc::clone(&account), action }];
+            Chain { lease: LeaseId::parse("x"), keep: Keep::ForCompletion, transfers }
+        };
+        let lifetime_seconds = NonZeroU32::new(60).unwrap();
+        let hold = Hold { amount: 1, lifetime_seconds, capacity: 9, overage: Overage::Deny, is_exact: true };
+        assert_eq!(memory.ready(), Ok(()));
+        memory.apply(&chain(Action::Reserve(hold))).await.unwrap();
+        assert!(memory.ready().is_err());
+        memory.complete(&chain(Action::Void)).await.unwrap();
+        assert_eq!(memory.ready(), Ok(()));
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! * [`core`] is the whole of one instance: a request in, what it gets and what must be asked of the ledger out. It does
 //!   no I/O. [`limit`] is one limit of it, [`slab`] one slab, [`returns`] what is given back, [`requests`] the ids that
-//!   were seen, [`times`] and [`demand`] the arithmetic.
+//!   were seen, [`times`], [`demand`] and [`pace`] the arithmetic.
 //! * [`Slabs`] is the layer that the server runs: the core with a clock, tasks and a ledger below.
 //! * `tests/it/slab_simulation.rs` drives the same core through faults on virtual time.
 //!
@@ -10,7 +10,7 @@
 //!
 //! W is the window, L the life of a slab, and T our clock, read under the limit's lock before the ledger is asked. Our clock
 //! never goes back and does not stand still while the machine sleeps; what the wall clock shows is never looked at. Clocks
-//! of different machines are never compared: only that they run at the same speed is used.
+//! of different machines are never compared: only that they run at the same speed is used, and only over one reservation.
 //!
 //! **What must hold.** A unit that is admitted at time c is held by the ledger, as pending, all the time from c to c + W.
 //! Then for any window take its last admission, at time e: everything admitted in that window was admitted after e - W and
@@ -26,7 +26,8 @@
 //!
 //! 1. *The timeout of the take*, W + 2 s after the ledger applied it, which was at some A after T. Units are set aside only
 //!    while the clock, read afterwards, shows less than T + L, and L is at most 1 s. So c + W < T + L + W < A + W + 2 s.
-//!    The ledger's timeouts come late, never early.
+//!    The ledger's timeouts come late, never early: they are whole seconds from its own reading of the time at A. At least
+//!    1 s is left over for clocks that don't agree on how long W is.
 //! 2. *The void of a slab of which nothing was spent.* Nothing was admitted from it. It is sent when the slab has ended:
 //!    nothing is aside, and nothing can be set aside, because a slab that has ended is out of the table, and all of this
 //!    happens under the limit's lock.
@@ -46,6 +47,9 @@
 //!   the clock is read for a hand-out: it shows the time after the pause, and a slab that is over gives nothing. After
 //!   it: the unit was admitted before the pause. Between a decision to ask or to give back and its sending: the ledger's
 //!   timeouts start later, and voids come later. Both is late, not early.
+//! * **An answer that comes after its caller's deadline.** What was set aside is put back when the caller leaves, under the
+//!   lock, and the ledger's part is voided by the layer below. Either the request was decided before, and then its units
+//!   are spent whether or not anybody hears of it, or it never is.
 //! * **A slow ledger.** T was read before the ask, so a slow answer makes the slab shorter. One that comes after T + L
 //!   gives nothing and is voided; for some time no slab is asked for.
 //! * **A take without an answer.** Nothing is ever handed out of it, so whatever becomes of it can only be too little.
@@ -57,6 +61,12 @@
 //!   is found to exist; one of a reservation that has timed out is answered so, and ends the matter.
 //! * **Put back too late.** A request that sets units aside and then waits for the ledger keeps the slab from ending. When
 //!   it is refused the units are put back into the slab, which gives nothing once it is over; they go back with the rest.
+//! * **Clocks that can't be trusted.** Two things break what is assumed, for exact limits as much as for these, and nothing
+//!   here can notice them. A host may stop a virtual machine and resume it without telling its clock: then T + L comes
+//!   later than it should, and what is left of the slabs, a twentieth of the capacity each, is handed out although the
+//!   ledger's timeout has given it back. The second that is left over covers short stops, not a machine that is resumed from a
+//!   snapshot. And TigerBeetle's time is the wall clock that its replicas agree on: if that is set forward, every
+//!   reservation ends earlier by as much.
 //! * **A capacity that is lowered.** The ledger lowers it only when that much is free, and refuses takes until then. Slabs
 //!   are not needed for this to be safe; they go back at once so that it does not take longer.
 
@@ -64,6 +74,7 @@ pub mod core;
 pub mod demand;
 mod layer;
 pub mod limit;
+pub mod pace;
 pub mod requests;
 pub mod returns;
 pub mod slab;

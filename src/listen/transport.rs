@@ -4,6 +4,7 @@
 //! and ends with them. Refuses to know what the bytes say.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,8 +13,8 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
-use tokio_rustls::server::TlsStream;
-use tokio_rustls::{Accept, TlsAcceptor};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::{FallibleAccept, TlsStream};
 
 use super::port::Port;
 use super::stream::Stream;
@@ -21,21 +22,41 @@ use super::stream::Stream;
 /// Two round trips and a signature. A peer that needs longer is in no state to be served.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a peer that was refused may take to read why. A socket that is closed while something is on its way to it is reset,
+/// and many a client then reports the reset and not the reason.
+const REFUSED_WITHIN: Duration = Duration::from_millis(500);
+
+/// And what it may say meanwhile: more than the first flight of any client.
+const REFUSED_BYTES_MAX: usize = 64 << 10;
+
 #[derive(Debug)]
 pub(crate) enum Transport {
     Plain(Stream),
     Handshake(Box<Handshake>),
     Tls(Box<TlsStream<Stream>>),
-    /// The handshake failed.
+    /// The handshake failed, and the peer has been told.
+    Refused(Box<Refused>),
     Failed,
 }
 
 /// A connection whose TLS has not begun yet.
 pub(crate) struct Handshake {
-    accept: Accept<Stream>,
+    peer: Option<SocketAddr>,
+    accept: FallibleAccept<Stream>,
     deadline: Pin<Box<Sleep>>,
     /// Counts a failure.
     port: Arc<Port>,
+}
+
+/// A connection that only waits for its peer to read why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    error: Option<Error>,
+    /// Unless it had nothing to hear.
+    stream: Option<Stream>,
+    deadline: Pin<Box<Sleep>>,
+    is_shut: bool,
+    heard_bytes: usize,
 }
 
 impl Transport {
@@ -44,8 +65,20 @@ impl Transport {
     }
 
     fn within(within: Duration, stream: Stream, config: Arc<ServerConfig>, port: Arc<Port>) -> Self {
-        let accept = TlsAcceptor::from(config).accept(stream);
-        Self::Handshake(Box::new(Handshake { accept, deadline: Box::pin(tokio::time::sleep(within)), port }))
+        let peer = stream.peer_address();
+        let accept = TlsAcceptor::from(config).accept(stream).into_fallible();
+        let deadline = Box::pin(tokio::time::sleep(within));
+        Self::Handshake(Box::new(Handshake { peer, accept, deadline, port }))
+    }
+
+    /// Who is at the other end, if that is known.
+    pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.peer_address(),
+            Self::Tls(stream) => stream.get_ref().0.peer_address(),
+            Self::Handshake(handshake) => handshake.peer,
+            Self::Refused(_) | Self::Failed => None,
+        }
     }
 
     /// Whether the peer has reset the connection.
@@ -53,7 +86,7 @@ impl Transport {
         match self {
             Self::Plain(stream) => stream.is_reset(),
             Self::Tls(stream) => stream.get_ref().0.is_reset(),
-            Self::Handshake(_) | Self::Failed => true,
+            Self::Handshake(_) | Self::Refused(_) | Self::Failed => true,
         }
     }
 
@@ -62,33 +95,62 @@ impl Transport {
         if let Self::Handshake(handshake) = self {
             *self = match ready!(handshake.poll(context)) {
                 Ok(stream) => Self::Tls(Box::new(stream)),
-                Err(error) => {
-                    *self = Self::Failed;
-                    return Poll::Ready(Err(error));
-                }
+                Err(refused) => Self::Refused(Box::new(refused)),
             };
+        }
+        if let Self::Refused(refused) = self {
+            let error = ready!(refused.poll(context));
+            *self = Self::Failed;
+            return Poll::Ready(Err(error));
         }
         Poll::Ready(match self {
             Self::Plain(stream) => Ok(Open::Plain(Pin::new(stream))),
             Self::Tls(stream) => Ok(Open::Tls(Pin::new(stream))),
-            Self::Handshake(_) | Self::Failed => Err(ErrorKind::NotConnected.into()),
+            Self::Handshake(_) | Self::Refused(_) | Self::Failed => Err(ErrorKind::NotConnected.into()),
         })
     }
 }
 
 impl Handshake {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<TlsStream<Stream>>> {
-        let polled = match Pin::new(&mut self.accept).poll(context) {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<TlsStream<Stream>, Refused>> {
+        let (error, stream) = match Pin::new(&mut self.accept).poll(context) {
+            Poll::Ready(Ok(stream)) => return Poll::Ready(Ok(stream)),
+            Poll::Ready(Err((error, stream))) => (error, Some(stream)),
             Poll::Pending => {
                 ready!(self.deadline.as_mut().poll(context));
-                Err(Error::new(ErrorKind::TimedOut, "no TLS handshake"))
+                (Error::new(ErrorKind::TimedOut, "no TLS handshake"), None)
             }
-            Poll::Ready(polled) => polled,
         };
-        Poll::Ready(polled.inspect_err(|error| {
-            self.port.handshake_failed();
-            tracing::debug!(%error, "a TLS handshake failed");
-        }))
+        self.port.handshake_failed();
+        tracing::debug!(%error, "a TLS handshake failed");
+        let deadline = Box::pin(tokio::time::sleep(REFUSED_WITHIN));
+        Poll::Ready(Err(Refused { error: Some(error), stream, deadline, is_shut: false, heard_bytes: 0 }))
+    }
+}
+
+impl Refused {
+    /// Why it was refused, once its peer has ended the connection too, or its time is over.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Error> {
+        if self.deadline.as_mut().poll(context).is_pending()
+            && let Some(stream) = &mut self.stream
+        {
+            let mut stream = Pin::new(stream);
+            if !self.is_shut {
+                // A peer that is gone already needs no goodbye.
+                let _ = ready!(stream.as_mut().poll_shutdown(context));
+                self.is_shut = true;
+            }
+            while self.heard_bytes < REFUSED_BYTES_MAX {
+                let mut space = [0; 4096];
+                let mut heard = ReadBuf::new(&mut space);
+                let read = ready!(stream.as_mut().poll_read(context, &mut heard));
+                if read.is_err() || heard.filled().is_empty() {
+                    break;
+                }
+                self.heard_bytes += heard.filled().len();
+            }
+        }
+        Poll::Ready(self.error.take().unwrap_or_else(|| ErrorKind::NotConnected.into()))
     }
 }
 
@@ -144,7 +206,7 @@ impl AsyncWrite for Transport {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Handshake(_) | Self::Tls(_) | Self::Failed => true,
+            Self::Handshake(_) | Self::Tls(_) | Self::Refused(_) | Self::Failed => true,
         }
     }
 
@@ -160,7 +222,7 @@ impl AsyncWrite for Transport {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
             // Nothing was said that has to arrive.
-            Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
+            Self::Handshake(_) | Self::Refused(_) | Self::Failed => Poll::Ready(Ok(())),
         }
     }
 }
@@ -178,6 +240,9 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_millis(200);
 
+    /// The kind of a record that says why.
+    const ALERT: u8 = 21;
+
     /// What becomes of a connection whose peer says this and then waits.
     async fn after(said: &[u8]) -> (Error, String) {
         let metrics = Arc::new(Metrics::default());
@@ -192,6 +257,11 @@ mod tests {
         let error = server.read_u8().await.unwrap_err();
         assert!(server.write_u8(0).await.is_err(), "nothing goes through it any more");
         server.shutdown().await.unwrap();
+        drop(server);
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.expect("it must not be reset");
+        let is_told = heard.first() == Some(&ALERT);
+        assert_eq!(is_told, error.kind() == ErrorKind::InvalidData, "{heard:?}");
         (error, metrics.encode().unwrap())
     }
 

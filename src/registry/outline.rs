@@ -124,14 +124,16 @@ impl Line {
     }
 
     fn of_rule(node: &Node, rule: &Rule) -> Self {
-        let mut line = Self::new(rule.spec.origin.to_string());
-        if matches!(rule.target, Target::Derived) {
-            line.describe(&rule.spec);
+        // Taken apart, so that nothing that is added to a rule is forgotten here.
+        let Rule { target, spec, suffix, name, cost, reconcile, replaces } = rule;
+        let mut line = Self::new(spec.origin.to_string());
+        if matches!(target, Target::Derived) {
+            line.describe(spec);
         }
-        line.term("name", rule.name != rule.suffix && !rule.name.is_empty(), || rule.name.to_string());
-        line.term("replaces", !rule.replaces.is_empty(), || rule.replaces.join(", "));
-        line.term("reconcile", rule.reconcile, || "true".to_owned());
-        if let Cost::Fixed(amount) = rule.cost {
+        line.term("name", name != suffix && !name.is_empty(), || name.to_string());
+        line.term("replaces", !replaces.is_empty(), || replaces.join(", "));
+        line.term("reconcile", *reconcile, || "true".to_owned());
+        if let Cost::Fixed(amount) = cost {
             line.term("cost", true, || amount.to_string());
         }
         line.flags(node);
@@ -143,9 +145,11 @@ impl Line {
     }
 
     fn describe(&mut self, spec: &LimitSpec) {
-        self.capacity = Some(spec.capacity);
-        self.term("kind", true, || spec.kind.name().to_owned());
-        match spec.kind {
+        // As above.
+        let LimitSpec { kind, capacity, overage, is_exact, charge, unit, description, origin: _ } = spec;
+        self.capacity = Some(*capacity);
+        self.term("kind", true, || kind.name().to_owned());
+        match kind {
             Kind::Rolling { window_seconds } => {
                 self.term("window_seconds", true, || window_seconds.to_string())
             }
@@ -153,10 +157,11 @@ impl Line {
                 self.term("timeout_seconds", true, || timeout_seconds.to_string())
             }
         }
-        self.term("overage", spec.overage != Overage::Deny, || spec.overage.name().to_owned());
-        self.term("charge", spec.charge != Charge::Admitted, || spec.charge.name().to_owned());
-        self.term("unit", !spec.unit.is_empty(), || spec.unit.clone());
-        self.term("description", !spec.description.is_empty(), || spec.description.clone());
+        self.term("overage", *overage != Overage::Deny, || overage.name().to_owned());
+        self.term("exact", *is_exact, || "true".to_owned());
+        self.term("charge", *charge != Charge::Admitted, || charge.name().to_owned());
+        self.term("unit", !unit.is_empty(), || unit.clone());
+        self.term("description", !description.is_empty(), || description.clone());
     }
 
     fn flags(&mut self, node: &Node) {

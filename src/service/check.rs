@@ -58,7 +58,7 @@ impl Service {
         if !check.completions.is_empty() {
             // First, so that what they give back is there for the rest.
             let reports = check.completions.iter().map(|completion| completion.report);
-            self.complete_reports(check.domain, reports).await;
+            Box::pin(self.complete_reports(check.domain, reports)).await;
         }
         let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None };
         if !check.asks.is_empty() {
@@ -68,12 +68,18 @@ impl Service {
                 Request { domain: check.domain, asks: &check.asks, is_retry, request_id: check.request_id };
             let mut decision = self.admission.decide(&snapshot, &request).await?;
             if let Some(late) = decision.late.take() {
-                self.charge_late(late).await;
+                Box::pin(self.charge_late(late)).await;
             }
             checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
                 let issued = self.leases.issue(&lease, "");
-                // A request that is sent again when its lease was completed is told of that lease, and holds nothing.
-                let unsent = issued.is_some().then(|| UnsentLease::lease(self, lease.id.clone(), undo));
+                let unsent = if issued.is_some() {
+                    Some(UnsentLease::lease(self, lease.id.clone(), undo))
+                } else {
+                    // A request that is sent again when its lease was completed is told of that lease. What a ledger
+                    // that had forgotten it has reserved is not held for it.
+                    self.give_back(*undo);
+                    None
+                };
                 let token = issued.map_or_else(|| self.leases.token(&lease), |issued| issued.token);
                 // A lease that has no token can still be completed here.
                 CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }

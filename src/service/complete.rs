@@ -175,7 +175,9 @@ impl Service {
             released.for_each(|settlement| account(settlement).hints.saw_hold(held_ms));
             self.queue.completed(&lease.id);
         }
-        let freed = settlements.iter().filter(|each| !matches!(each.adjustment, Adjustment::Raise { .. }));
+        let takes =
+            |each: &Settlement| matches!(each.adjustment, Adjustment::Raise { .. } | Adjustment::Owe { .. });
+        let freed = settlements.iter().filter(|each| !takes(each));
         self.queue.freed(freed.map(|settlement| account(settlement).id));
     }
 }

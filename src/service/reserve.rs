@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::Service;
 use super::unsent::UnsentLease;
-use crate::admission::{Asker, DecideError, Decision, Denial, Name, is_used};
+use crate::admission::{Asked, DecideError, Decision, Denial, Name, is_used};
 use crate::clock;
 use crate::lease::Lease;
 use crate::lease::leases::Known;
@@ -91,9 +91,9 @@ impl Service {
             AskName::Request(id) => Name::Request(id),
             AskName::Lease(id) => Name::Lease(id),
         };
-        let now_ms = clock::monotonic_ms();
-        let asker = Asker { domain: &self.lease_api_name, is_retry: false };
-        let decided = self.admission.admit(&snapshot, &plan, name, asker, now_ms).await;
+        let (domain, now_ms) = (&self.lease_api_name, clock::monotonic_ms());
+        let asked = Asked { snapshot: &snapshot, plan: &plan, name, domain, is_retry: false, now_ms };
+        let decided = self.admission.admit(&asked).await;
         let decision = decided.map_err(|error| match error {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::contents::{Contents, Fingerprint};
-use super::{Alpn, Client, ClientFiles, FileError, Server, ServerFiles, client, server};
+use super::{Alpn, Client, ClientFiles, FileError, Server, ServerFiles, client, pem, server};
 use crate::clock;
 use crate::telemetry::Metrics;
 
@@ -22,6 +22,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What is made of files, and can be made again.
 pub(super) trait Reload: Send + Sync + std::fmt::Debug {
     fn paths(&self) -> Vec<PathBuf>;
+
+    /// The file with the certificate that we show, if we show one.
+    fn certificate(&self) -> Option<&Path>;
 
     /// Changes what is current, or nothing.
     fn reload(&self, contents: &Contents) -> Result<(), FileError>;
@@ -65,7 +68,9 @@ impl Certificates {
     }
 
     fn watch(&self, target: Arc<dyn Reload>, contents: &Contents) {
-        self.watched.lock().push(Watched::new(target, contents.fingerprint()));
+        let watched = Watched::new(target, contents);
+        self.publish(&watched);
+        self.watched.lock().push(watched);
     }
 
     /// What is wrong now, each once.
@@ -81,24 +86,26 @@ impl Certificates {
             ticks.tick().await;
             let this = Arc::clone(&self);
             // A panic there would leave certificates that are never renewed: it ends this task, whose owner hears of it.
-            let looked = tokio::task::spawn_blocking(move || this.look()).await;
+            let looked = tokio::task::spawn_blocking(move || this.look(clock::unix_ms())).await;
             looked.expect("a look must not panic");
         }
     }
 
     /// Looks once at all of them.
-    pub(super) fn look(&self) {
+    pub(super) fn look(&self, now_unix_ms: u64) {
         let mut problems: Vec<FileProblem> = Vec::new();
+        let mut expired: Vec<PathBuf> = Vec::new();
         for watched in self.watched.lock().iter_mut() {
             let contents = Contents::read(watched.target.paths());
-            match watched.look(&contents, clock::unix_ms()) {
+            match watched.look(&contents, now_unix_ms) {
                 Look::Same => {}
                 Look::Reloaded => {
-                    self.metrics.tls_reloaded(true);
+                    self.metrics.tls.reloaded(true);
+                    self.publish(watched);
                     tracing::info!("TLS: read again: {}", names(&watched.target.paths()));
                 }
                 Look::Failed(error) => {
-                    self.metrics.tls_reloaded(false);
+                    self.metrics.tls.reloaded(false);
                     tracing::error!("TLS: {error}; what was in use stays in use");
                 }
             }
@@ -106,8 +113,21 @@ impl Certificates {
             let known = |problem: &&FileProblem| problems.iter().all(|other| other.error != problem.error);
             let new = watched.problem.iter().find(known).cloned();
             problems.extend(new);
+            expired.extend(watched.newly_expired(now_unix_ms));
+        }
+        expired.sort();
+        expired.dedup();
+        for file in expired {
+            tracing::warn!("TLS: {}: its certificate has expired, so that peers refuse it", file.display());
         }
         self.problems.store(Arc::new(problems));
+    }
+
+    /// Shows when the certificate ends that is in use now.
+    fn publish(&self, watched: &Watched) {
+        if let Some(expiry) = &watched.expiry {
+            self.metrics.tls.expires(&expiry.file, expiry.unix_seconds);
+        }
     }
 }
 
@@ -126,6 +146,16 @@ struct Watched {
     /// The last look found something that did not fit, and nobody was told yet.
     waits: bool,
     problem: Option<FileProblem>,
+    expiry: Option<Expiry>,
+}
+
+/// When the certificate in use ends.
+#[derive(Debug)]
+struct Expiry {
+    file: PathBuf,
+    unix_seconds: u64,
+    /// Somebody was told that it has ended.
+    is_told: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -137,8 +167,22 @@ enum Look {
 }
 
 impl Watched {
-    fn new(target: Arc<dyn Reload>, used: Fingerprint) -> Self {
-        Self { target, used, unfit: None, waits: false, problem: None }
+    fn new(target: Arc<dyn Reload>, contents: &Contents) -> Self {
+        let expiry = target.certificate().and_then(|file| {
+            let unix_seconds = pem::expiry(file, contents)?;
+            Some(Expiry { file: file.to_owned(), unix_seconds, is_told: false })
+        });
+        Self { target, used: contents.fingerprint(), unfit: None, waits: false, problem: None, expiry }
+    }
+
+    /// The file of a certificate that has expired, once.
+    fn newly_expired(&mut self, now_unix_ms: u64) -> Option<PathBuf> {
+        let expiry = self.expiry.as_mut()?;
+        if expiry.is_told || now_unix_ms / 1000 <= expiry.unix_seconds {
+            return None;
+        }
+        expiry.is_told = true;
+        Some(expiry.file.clone())
     }
 
     fn look(&mut self, contents: &Contents, now_unix_ms: u64) -> Look {
@@ -152,7 +196,7 @@ impl Watched {
         }
         match self.target.reload(contents) {
             Ok(()) => {
-                *self = Self::new(Arc::clone(&self.target), fingerprint);
+                *self = Self::new(Arc::clone(&self.target), contents);
                 Look::Reloaded
             }
             Err(_) if self.problem.is_none() && !self.waits => {

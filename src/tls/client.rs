@@ -2,7 +2,7 @@
 //!
 //! Refuses to know whom it calls, and when its files have changed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -65,6 +65,10 @@ impl Reload for Client {
         paths(&self.files)
     }
 
+    fn certificate(&self) -> Option<&Path> {
+        self.files.pair.as_ref().map(|pair| pair.cert_file.as_path())
+    }
+
     fn reload(&self, contents: &Contents) -> Result<(), FileError> {
         self.current.store(Arc::new(config(&self.files, self.alpn, contents)?));
         Ok(())
@@ -106,9 +110,9 @@ pub enum ConnectError {
     #[error("`{0}` is neither a name nor an IP address")]
     Host(String),
     #[error("can't connect to {0}: {1}")]
-    Tcp(String, #[source] std::io::Error),
+    Tcp(String, std::io::Error),
     #[error("TLS: {0}")]
-    Tls(#[source] std::io::Error),
+    Tls(std::io::Error),
     #[error("no connection within {} ms", .0.as_millis())]
     TimedOut(Duration),
 }

@@ -7,14 +7,8 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// How many days ago it expired; `None` if it has not, or does not say when.
-pub(super) fn days_since(certificate: &[u8], now_unix_seconds: u64) -> Option<u64> {
-    let seconds = now_unix_seconds.checked_sub(not_after(certificate)?)?;
-    (seconds > 0).then_some(seconds / 86_400)
-}
-
-/// The last second of its life.
-fn not_after(certificate: &[u8]) -> Option<u64> {
+/// The last second of its life, since 1970; `None` if it does not say.
+pub(super) fn not_after(certificate: &[u8]) -> Option<u64> {
     let (_, certificate, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     let (_, mut signed, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     if signed.first() == Some(&VERSION) {

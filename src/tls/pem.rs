@@ -12,7 +12,6 @@ use rustls::{Error, InconsistentKeys, RootCertStore};
 
 use super::contents::Contents;
 use super::{FileError, PairFiles, expiry, provider};
-use crate::clock;
 
 /// What a file that ought to be PEM has in it.
 #[derive(Debug, Default)]
@@ -85,7 +84,7 @@ fn key(file: &Path, bytes: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
     }
 }
 
-/// A certificate and the key that belongs to it. One that has expired is taken, with a warning: its peer decides.
+/// A certificate and the key that belongs to it. One that has expired is taken: its peer decides.
 pub(super) fn pair(files: &PairFiles, contents: &Contents) -> Result<Arc<CertifiedKey>, FileError> {
     let PairFiles { cert_file, key_file } = files;
     let certificates = certificates(cert_file, contents.of(cert_file)?)?;
@@ -105,10 +104,13 @@ pub(super) fn pair(files: &PairFiles, contents: &Contents) -> Result<Arc<Certifi
             return Err(FileError::new(cert_file, format!("its certificate can't be read: {error}")));
         }
     }
-    if let Some(days) = pair.cert.first().and_then(|der| expiry::days_since(der, clock::unix_ms() / 1000)) {
-        tracing::warn!("{}: its certificate expired {days} days ago", cert_file.display());
-    }
     Ok(Arc::new(pair))
+}
+
+/// When the first certificate of those in a file ends. Peers refuse the whole chain from then on.
+pub(super) fn expiry(file: &Path, contents: &Contents) -> Option<u64> {
+    let chain = certificates(file, contents.of(file).ok()?).ok()?;
+    chain.iter().filter_map(|certificate| expiry::not_after(certificate)).min()
 }
 
 /// The authorities of a file.

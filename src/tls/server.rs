@@ -2,7 +2,7 @@
 //!
 //! Refuses to know sockets, and when its files have changed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -53,6 +53,10 @@ impl Server {
 impl Reload for Server {
     fn paths(&self) -> Vec<PathBuf> {
         paths(&self.files)
+    }
+
+    fn certificate(&self) -> Option<&Path> {
+        Some(&self.files.cert_file)
     }
 
     fn reload(&self, contents: &Contents) -> Result<(), FileError> {

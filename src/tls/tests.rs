@@ -1,60 +1,26 @@
 //! What is refused and how it is said, what is accepted, and what happens when files change.
 
+#[path = "../../tests/support/authority.rs"]
+mod authority;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine;
 use http::Uri;
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::pki_types::CertificateDer;
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+pub(crate) use self::authority::Authority;
 use super::*;
+use crate::clock;
 use crate::telemetry::Metrics;
 
-/// An authority, and files that it signed.
-pub(crate) struct Authority {
-    pub(crate) dir: TempDir,
-    issuer: Issuer<'static, KeyPair>,
-}
-
 impl Authority {
-    /// With `ca.pem`, and the pair `server` for localhost.
-    pub(crate) fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Of its own, or a certificate of another authority would be one with a bad signature.
-        let name = format!("{:?}", key.public_key_raw());
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let certificate = params.self_signed(&key).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
-        let authority = Self { dir, issuer: Issuer::new(params, key) };
-        authority.issue("server", |_| {});
-        authority
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Writes `name.pem` and `name.key`.
-    fn issue(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> KeyPair {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let mut params = CertificateParams::new(names).unwrap();
-        change(&mut params);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        fs::write(self.path(&format!("{name}.pem")), certificate.pem()).unwrap();
-        fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
-        key
-    }
-
     pub(crate) fn server(&self, name: &str, client_ca: Option<&str>) -> ServerFiles {
         ServerFiles {
             cert_file: self.path(&format!("{name}.pem")),
@@ -222,6 +188,13 @@ async fn a_name_can_stand_for_the_address() {
     assert!(said.contains("BadCertificate"), "{said}");
     files.server_name = Some(ServerName::try_from("a.hubs.mesh").unwrap());
     assert_eq!(answer(&server, &files).await, Ok("h2".to_owned()));
+
+    // A wildcard of which one label is the rest might stand for a whole top-level domain.
+    authority.issue("wide", |params| *params = CertificateParams::new(vec!["*.mesh".to_owned()]).unwrap());
+    let server = certificates().server(&authority.server("wide", None), Alpn::Http2).unwrap();
+    files.server_name = Some(ServerName::try_from("a.mesh").unwrap());
+    let said = answer(&server, &files).await.unwrap_err();
+    assert!(said.contains("BadCertificate"), "{said}");
 }
 
 /// Copies a pair, or half of it, over another.
@@ -257,28 +230,28 @@ async fn files_are_followed_and_the_last_good_pair_stays() {
     let (first, second) = (der("first"), der("second"));
 
     copy(&authority, "second", "server", &["pem"]);
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), [""; 0], "it may be half written");
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), ["server.key"]);
     let since = all.problems()[0].since_unix_ms;
     assert_eq!(greet(&server, &client).await.1, first, "the last good one stays");
     fs::write(authority.path("server.key"), "nonsense").unwrap();
-    all.look();
+    all.look(clock::unix_ms());
     assert!(all.problems()[0].error.message.starts_with("is not PEM"), "a new mistake is told at once");
     assert_eq!(all.problems()[0].since_unix_ms, since);
 
     copy(&authority, "second", "server", &["key"]);
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), [""; 0]);
     assert_eq!(greet(&server, &client).await.1, second);
 
     fs::remove_file(authority.path("server.key")).unwrap();
-    all.look();
-    all.look();
+    all.look(clock::unix_ms());
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), ["server.key"]);
     copy(&authority, "second", "server", &["key"]);
-    all.look();
+    all.look(clock::unix_ms());
     assert_eq!(complaints(&all), [""; 0], "what is in use is there again");
     let text = metrics.encode().unwrap();
     for line in ["sluice_tls_reloads_total{result=\"error\"} 6", "sluice_tls_reloads_total{result=\"ok\"} 4"]
@@ -289,6 +262,31 @@ async fn files_are_followed_and_the_last_good_pair_stays() {
     // A client's authorities too.
     let stranger = Authority::new();
     fs::copy(stranger.path("ca.pem"), authority.path("ca.pem")).unwrap();
-    all.look();
+    all.look(clock::unix_ms());
     assert!(greet(&server, &client).await.0.unwrap_err().contains("UnknownCA"));
+}
+
+#[test]
+fn the_end_of_a_certificate_is_shown() {
+    let authority = Authority::new();
+    authority.issue("server", |params| params.not_after = rcgen::date_time_ymd(2040, 1, 1));
+    let metrics = Arc::new(Metrics::default());
+    let all = Certificates::new(Arc::clone(&metrics));
+    let _server = all.server(&authority.server("server", None), Alpn::Http2).unwrap();
+    let shown = || {
+        let text = metrics.encode().unwrap();
+        let line =
+            text.lines().find(|line| line.starts_with("sluice_tls_certificate_expiry_seconds{")).unwrap();
+        line.split_whitespace().next_back().unwrap().to_owned()
+    };
+    assert_eq!(shown(), "2208988800");
+    authority.issue("server", |params| params.not_after = rcgen::date_time_ymd(2041, 1, 1));
+    all.look(clock::unix_ms());
+    assert_eq!(shown(), "2240611200");
+    // One that does not fit is not in use.
+    authority.issue("other", |params| params.not_after = rcgen::date_time_ymd(2042, 1, 1));
+    copy(&authority, "other", "server", &["pem"]);
+    all.look(clock::unix_ms());
+    all.look(clock::unix_ms());
+    assert_eq!(shown(), "2240611200");
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::envoy::{FAIL_CLOSED, LEASES, LLM, RATELIMIT, validate};
+use crate::envoy::{FAIL_CLOSED, LEASES, LLM, RATELIMIT, TLS, validate};
 use crate::sluice::directory;
 
 #[test]
@@ -13,7 +13,7 @@ fn every_bootstrap_is_one_that_envoy_takes() {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let bootstraps: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "yaml")).collect();
-    assert_eq!(bootstraps.len(), 4, "each must be known to the tests: {bootstraps:?}");
+    assert_eq!(bootstraps.len(), 5, "each must be known to the tests: {bootstraps:?}");
     for path in bootstraps {
         validate(&path);
     }
@@ -23,8 +23,13 @@ fn every_bootstrap_is_one_that_envoy_takes() {
 /// never carried out. And all of it within three seconds.
 #[test]
 fn a_request_is_tried_twice_at_most_and_only_if_it_never_ran() {
-    let bootstraps =
-        [("ratelimit", RATELIMIT), ("fail-closed", FAIL_CLOSED), ("leases", LEASES), ("llm", LLM)];
+    let bootstraps = [
+        ("ratelimit", RATELIMIT),
+        ("fail-closed", FAIL_CLOSED),
+        ("leases", LEASES),
+        ("llm", LLM),
+        ("tls", TLS),
+    ];
     for (name, bootstrap) in bootstraps {
         let values = |key: &str| -> Vec<&str> {
             let lines = bootstrap.lines().map(str::trim);

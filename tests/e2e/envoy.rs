@@ -14,6 +14,7 @@ pub const RATELIMIT: &str = include_str!("../../envoy/ratelimit.yaml");
 pub const FAIL_CLOSED: &str = include_str!("../../envoy/fail-closed.yaml");
 pub const LEASES: &str = include_str!("../../envoy/leases.yaml");
 pub const LLM: &str = include_str!("../../envoy/llm.yaml");
+pub const TLS: &str = include_str!("../../envoy/tls.yaml");
 
 /// Time for a busy machine: a call that takes too long lets its request pass, and few tests mean that.
 const PATIENCE: [(&str, &str); 2] =
@@ -22,7 +23,7 @@ const PATIENCE: [(&str, &str); 2] =
 pub struct Envoy {
     _process: Process,
     pub address: SocketAddr,
-    admin: SocketAddr,
+    pub admin: SocketAddr,
     pub upstream: Upstream,
     _dir: tempfile::TempDir,
 }

@@ -31,7 +31,7 @@ descriptors:
     - {name: inflight, kind: concurrency, capacity: 1, timeout_seconds: 3600}
 ";
 
-const SECRETS: &str = "leases: {secrets: [a secret that all instances have]}";
+pub const SECRETS: &str = "leases: {secrets: [a secret that all instances have]}";
 
 /// What the upstream does: `/` answers, `/tokens/42` says what that cost, `/wait` answers when it is told to,
 /// `/break` breaks off in the middle.
@@ -53,9 +53,9 @@ fn upstream(gate: Arc<Semaphore>) -> Router {
         .fallback(async || Ok::<_, Infallible>("from the upstream"))
 }
 
-struct Setup {
-    envoy: Envoy,
-    sluices: Vec<Sluice>,
+pub struct Setup {
+    pub envoy: Envoy,
+    pub sluices: Vec<Sluice>,
     /// Lets one waiting request go.
     gate: Arc<Semaphore>,
 }
@@ -65,13 +65,13 @@ impl Setup {
         Self::limited(LIMITS, changes).await
     }
 
-    async fn limited(limits: &str, changes: &[(&str, &str)]) -> Self {
+    pub async fn limited(limits: &str, changes: &[(&str, &str)]) -> Self {
         let dir = directory(&[("config/limits/limits.yaml", limits), ("config/sluice.yaml", SECRETS)]);
         let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         Self::with(vec![Sluice::start(dir, command).await], changes).await
     }
 
-    async fn with(sluices: Vec<Sluice>, changes: &[(&str, &str)]) -> Self {
+    pub async fn with(sluices: Vec<Sluice>, changes: &[(&str, &str)]) -> Self {
         let gate = Arc::new(Semaphore::new(0));
         let ports: Vec<u16> = sluices.iter().map(Sluice::grpc_port).collect();
         let setup = Envoy::of(LEASES).before(upstream(Arc::clone(&gate)));
@@ -80,19 +80,19 @@ impl Setup {
         Self { envoy, sluices, gate }
     }
 
-    async fn ask(&self, path: &str) -> http::Answer {
+    pub async fn ask(&self, path: &str) -> http::Answer {
         self.envoy.get(path, &[("x-tenant", "acme")]).await
     }
 
     /// A request that is under way, on a connection of its own.
-    async fn open(&self, path: &str) -> TcpStream {
+    pub async fn open(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.envoy.address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nx-tenant: acme\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         stream
     }
 
-    async fn used(&self, limit: &str) -> u64 {
+    pub async fn used(&self, limit: &str) -> u64 {
         self.field(limit, "used").await
     }
 
@@ -103,7 +103,7 @@ impl Setup {
         view[field].as_u64().unwrap_or_else(|| panic!("{view}"))
     }
 
-    async fn until_used(&self, limit: &str, expected: u64) {
+    pub async fn until_used(&self, limit: &str, expected: u64) {
         until(limit, async || match self.used(limit).await {
             used if used == expected => Ok(()),
             used => Err(format!("{used} are used")),
@@ -112,7 +112,7 @@ impl Setup {
     }
 
     /// Nothing is held, and the next request gets in.
-    async fn is_free(&self) {
+    pub async fn is_free(&self) {
         self.until_used("inflight", 0).await;
         let next = self.ask("/").await;
         assert_eq!(next.status, 200, "{next:?}");
@@ -269,7 +269,7 @@ async fn marked_retries_are_held_to_the_budget() {
 
 /// Envoy sends the completion to whichever is next, not to the one that reserved.
 #[cfg(feature = "tigerbeetle")]
-mod two_instances {
+pub mod two_instances {
     use super::*;
     use crate::tigerbeetle::Server;
 
@@ -278,7 +278,7 @@ mod two_instances {
         start_in(dir, server).await
     }
 
-    async fn start_in(dir: tempfile::TempDir, server: &Server) -> Sluice {
+    pub async fn start_in(dir: tempfile::TempDir, server: &Server) -> Sluice {
         let uri = format!("tigerbeetle:0@{}", server.address());
         let arguments = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", &uri];
         let command = serve(dir.path(), &arguments);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/authority.rs"]
+mod authority;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared with the other test binary")]
 mod http;
@@ -29,11 +31,13 @@ mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
 mod leases;
+mod leaving;
 mod limited;
 mod live;
 mod llm;
 mod manifests;
 mod options;
 mod retries;
+mod tls;
 #[cfg(feature = "tigerbeetle")]
 mod tour;

@@ -76,7 +76,7 @@ async fn serve_stops_at_mistakes_and_names_them_all() {
     config/retry_policy.yaml:1: retry_policy.extra: is not a key of `retry_policy`; its keys are concurrency, rolling, decreasing_ms, queue, budget
     config/retry_policy.yaml:1: retry_policy.rolling.factor: is -1, must be 1 to 100
     config/sluice.yaml:1: log.level: must be one of off, error, warn, info, debug, trace, not `loud`
-    config/sluice.yaml:2: grpc.port: is not a key of `grpc`; its keys are listen
+    config/sluice.yaml:2: grpc.port: is not a key of `grpc`; its keys are listen, tls
     7 problems found
     ");
     let checked = run(&mut sluice(dir.path(), &["check"]));
@@ -211,7 +211,7 @@ async fn try_says_when_nobody_is_there() {
     assert!(ran.stderr.starts_with(&format!("sluice: no server at {free}: ")), "{ran:?}");
     let ran = run(&mut sluice(dir.path(), &["try", "--grpc", "somewhere", "d", "a=1"]));
     assert_eq!(ran.code, 1, "{ran:?}");
-    assert!(ran.stderr.contains("must be an IP address and a port, as in 127.0.0.1:8081"), "{ran:?}");
+    assert!(ran.stderr.contains("must be host:port, as in 127.0.0.1:8081"), "{ran:?}");
 }
 
 /// Loopback has many addresses: each way to say one uses its own, and the printed lines tell which was heard.

@@ -48,9 +48,12 @@ pub const ROWS: &[&str] = &[
     "ask x100 = lease | ask x1 = over tokens | used held 1",
     // what Envoy sends again is charged once, and its lease is one lease
     "A: ask-as r x10 = lease | B: ask-as r x10 = lease | used tokens 10 | used held 1 | done A x3 = ok | done B x5 = ok | used tokens 3 | used held 0",
-    // after its end a lease changes nothing
-    "A: ask-short x10 = lease | wait 7 | done A x4 = ok | used tokens 0 | used held 0",
-    "A: ask-short x10 = lease | wait 7 | ask-short x90 = lease | done A x40 = ok | used tokens 90",
+    // after its end what a lease held has come back; what was used beyond that is owed once, where the limit has debts
+    "A: ask-short x10 = lease | wait 7 | done A x4 = ok | used tokens 0 | used held 0 | owes tokens 0",
+    "A: ask-short x10 = lease | wait 7 | done A x10 = ok | done A x40 = ok | used tokens 0 | owes tokens 0",
+    "A: ask-short x10 = lease | wait 7 | done A x40 = ok | done A x40 = ok | done A x50 = ok | used bytes 0 | used tokens 0 | owes tokens 30 | paid | used repaid 30 | owes repaid 0",
+    "A: ask-short x10 = lease | wait 7 | ask-short x90 = lease | done A x40 = ok | ask-short x1 = debt repaid | used bytes 90 | used tokens 90 | owes tokens 30 | paid | used repaid 100 | owes repaid 20",
+    "A: ask-short x10 = lease | wait 3 | done A x4 = ok | wait 4 | done A x40 = ok | used tokens 0 | owes tokens 0",
     "A: ask-short x10 = lease | wait 1 | done A x4 = ok | used tokens 4 | wait 7 | used tokens 0",
     // a limit in shadow mode is held and released too
     "A: ask-dark = lease | B: ask-dark = lease | C: ask-dark = ok | used held 2 | done A = ok | used held 1 | done B = ok | used held 0",

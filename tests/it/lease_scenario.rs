@@ -10,7 +10,7 @@
 //! * `used tokens 4`, `owes tokens 2`; `wait 2` seconds; `paid`: what can be paid has been; `forgive tokens`
 //!
 //! Every row has limits of its own: `tokens` (100 an hour, debt), `bytes` (100 an hour), `calls` (50 an hour, never
-//! reconciled), `held` (2 at a time); `ask-short` has them for 6 seconds, `ask-dark` counts but never denies. `ask-owing` has
+//! reconciled), `held` (2 at a time); `ask-short` has them for 6 seconds, and `repaid` with repay, `ask-dark` counts but never denies. `ask-owing` has
 //! `tokens` with repay, and `ask-late` has limits with `charge: always`: `tokens`, `owed` (50, debt), `repaid` (50, repay).
 
 use std::collections::HashMap;
@@ -35,6 +35,8 @@ descriptors:
 - key: short
   limits:
   - {name: tokens, kind: rolling, capacity: 100, window_seconds: 6, reconcile: true, overage: debt}
+  - {name: bytes, kind: rolling, capacity: 100, window_seconds: 6, reconcile: true}
+  - {name: repaid, kind: rolling, capacity: 100, window_seconds: 6, reconcile: true, overage: repay}
   - {name: held, kind: concurrency, capacity: 2, timeout_seconds: 6}
 - key: owing
   limits: [{name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, reconcile: true, overage: repay}]

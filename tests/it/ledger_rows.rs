@@ -98,6 +98,16 @@ pub const ROWS: &[&str] = &[
     // repay: 9 are paid at 1, 1 at 4 and 5 of the 9 that come back at 5
     "A 10/4s repay | reserve x A1 = ok | wait 1 | more x A15/3s = over A | debt x A15 = ok | paid | used A 10 | owes A 6 | hit A1 = debt A",
     "A 10/4s repay | reserve x A1 = ok | wait 1 | debt x A15 = ok | wait 3 | used A 10 | owes A 5 | hit A1 = debt A | wait 2 | owes A 0 | used A 6 | hit A4 = ok | hit A1 = over A | wait 3 | used A 4",
+    // deny, two that overshoot within one window: x fills the limit at 3, 9 come back at 4, and y can do the same at 5
+    "A 10/4s | hit A9 = ok | wait 3 | reserve x A1 = ok | more x A99/4s = over A | take x A99/4s = took 0 | hit A1 = over A | wait 2 | reserve y A1 = ok | more y A99/4s = over A | take y A99/4s = took 8 | used A 10 | hit A1 = over A",
+    // repay, the same: the 9 that come back at 4 pay, so that y is not let in
+    "A 10/4s repay | hit A9 = ok | wait 3 | reserve x A1 = ok | more x A20/4s = over A | debt x A20 = ok | owes A 20 | wait 2 | hit A1 = debt A | used A 10 | owes A 11",
+    // a charge that comes afterwards takes what is left and owes the rest, both or neither, and once
+    "A 10/9s | hit A7 = ok | charge x A5:2 = over A | charge y A3:4 = ok | used A 10 | owes A 4 | charge y A3:4 = ok | charge y A1:6 = conflict | charge z A0:5 = ok | used A 10 | owes A 9",
+    // one that was refused stays refused, whatever is free when it is sent again
+    "A 10/9s | hit A7 = ok | charge x A5:2 = over A | charge x A3:4 = burnt | charge x A0:7 = burnt | owes A 0 | used A 7",
+    "A 10/9s repay | hit A7 = ok | charge x A3:4 = ok | hit A1 = debt A | used A 10 | owes A 4 | charge x A3:4 = ok | charge x A2:5 = conflict | owes A 4",
+    "A 10/9s repay | charge x A7:0 = ok | used A 7 | owes A 0 | hit A3 = ok | charge x A7:0 = ok | used A 10",
     // what fits is paid at once, and whatever comes back pays
     "A 10/9s repay | debt x A4 = ok | paid | owes A 0 | used A 4 | hit A6 = ok | hit A1 = over A",
     "A 10/9s repay | debt x A4 = ok | debt x A4 = ok | paid | owes A 0 | used A 4",

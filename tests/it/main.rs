@@ -7,6 +7,8 @@
     reason = "numbers and types of tests are small"
 )]
 
+#[path = "../support/authority.rs"]
+mod authority;
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod fleet;
@@ -23,6 +25,7 @@ mod wait;
 mod ask;
 mod testapp;
 mod wire;
+mod work;
 
 mod app;
 mod budget;
@@ -36,6 +39,9 @@ mod hints;
 mod informed;
 mod informed_app;
 mod matching;
+mod tls;
+mod tls_cli;
+mod tls_files;
 mod watching;
 
 mod live;
@@ -62,12 +68,23 @@ mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
 
+mod hub;
+mod hub_cut;
+mod hub_faults;
+#[cfg(feature = "tigerbeetle")]
+mod hub_fleet;
+mod hub_hostile;
+mod hub_peers;
+mod hub_rows;
+
 mod demo;
 mod proto;
 mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod rotation;
+mod rotation_app;
 #[cfg(feature = "tigerbeetle")]
 mod slab_fleet;
 mod slab_simulation;
@@ -86,6 +103,8 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_overage;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_rotation;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

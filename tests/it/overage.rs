@@ -1,13 +1,6 @@
 //! What was used counts: debts that are paid first, charges that come afterwards, and what people are told of both.
 
-use std::num::NonZeroU32;
-use std::sync::Arc;
-
-use proptest::prelude::*;
 use sluice::config::settings::secret::Secret;
-use sluice::ledger::memory::Core;
-use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
-use sluice::limit::{LeaseId, LimitKey, Overage};
 
 use crate::ask::{header, request};
 use crate::http;
@@ -194,93 +187,4 @@ async fn completions_that_do_not_say_what_was_used_are_counted() {
     };
     assert_eq!(by_api(r#"{"key": "shared", "actual_amount": 1}"#).await, 0);
     assert_eq!(by_api("").await, 1);
-}
-
-const CAPACITY: u64 = 20;
-const WINDOW_SECONDS: u64 = 5;
-
-/// A tenant that asks for one thing after the other, and takes another amount than it said.
-struct Tenant {
-    core: Core,
-    account: Arc<Account>,
-    overage: Overage,
-    now_ms: u64,
-    /// When it was let in, and how much it really used of that was charged.
-    charged: Vec<(u64, u64)>,
-    used: u64,
-}
-
-impl Tenant {
-    fn new(overage: Overage) -> Self {
-        let account = Arc::new(Account::new(LimitKey::new("tenant")));
-        Self { core: Core::default(), account, overage, now_ms: 10_000, charged: Vec::new(), used: 0 }
-    }
-
-    fn apply(&mut self, lease: &LeaseId, actions: &[(fn(Hold) -> Action, u64)]) -> (Verdict, u64) {
-        let lifetime_seconds = NonZeroU32::new(u32::try_from(WINDOW_SECONDS).unwrap()).unwrap();
-        let transfers = actions.iter().map(|(action, amount)| {
-            let hold = Hold {
-                amount: *amount,
-                lifetime_seconds,
-                capacity: CAPACITY,
-                overage: self.overage,
-                is_exact: true,
-            };
-            Transfer { account: Arc::clone(&self.account), action: action(hold) }
-        });
-        let chain = Chain { lease: lease.clone(), keep: Keep::ForRetries, transfers: transfers.collect() };
-        let outcome = self.core.apply(&chain, self.now_ms).unwrap();
-        (outcome.verdict, outcome.taken.first().copied().unwrap_or(0))
-    }
-
-    /// Reserves an estimate, and settles what was really used as a completion does.
-    fn call(&mut self, estimate: u64, actual: u64) {
-        let lease = LeaseId::fresh(self.now_ms, fastrand::u128(..));
-        if self.apply(&lease, &[(Action::Reserve, estimate)]).0 != Verdict::Done {
-            return;
-        }
-        self.used += actual;
-        let mut charged = actual;
-        if actual < estimate {
-            self.apply(&lease, &[(|_| Action::Void, 0), (Action::Rereserve, actual)]);
-        } else if self.apply(&lease, &[(Action::Rereserve, actual - estimate)]).0 != Verdict::Done {
-            charged = estimate;
-            match self.overage {
-                Overage::Deny => charged += self.apply(&lease, &[(Action::TakeUpTo, actual - estimate)]).1,
-                _ => drop(self.apply(&lease, &[(Action::Debt, actual - estimate)])),
-            }
-        }
-        self.charged.push((self.now_ms, charged));
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..Default::default() })]
-
-    /// Over any window what was used, less what requests overshot, is at most the capacity. With repay what they overshot
-    /// is paid later, so that in the long run no more is used than the capacity in each window.
-    #[test]
-    fn what_was_used_counts(
-        repays in any::<bool>(),
-        calls in prop::collection::vec((0..400u64, 1..=CAPACITY, 0..60u64), 1..300),
-    ) {
-        let mut tenant = Tenant::new(if repays { Overage::Repay } else { Overage::Deny });
-        let started_ms = tenant.now_ms;
-        for (pause, estimate, actual) in calls {
-            tenant.now_ms += pause * 10;
-            tenant.call(estimate, actual);
-            let balance = tenant.core.balance(&tenant.account, CAPACITY, tenant.now_ms);
-            prop_assert!(balance.used <= CAPACITY);
-            if repays {
-                prop_assert!(balance.debt == 0 || balance.used == CAPACITY, "something is free while {} are owed", balance.debt);
-                let windows = (tenant.now_ms - started_ms) / (WINDOW_SECONDS * 1000) + 1;
-                prop_assert!(tenant.used - balance.debt <= CAPACITY * windows, "{} in {windows} windows", tenant.used);
-            }
-        }
-        for (n, (from_ms, _)) in tenant.charged.iter().enumerate() {
-            let within = tenant.charged[n..].iter().take_while(|(at, _)| *at < from_ms + WINDOW_SECONDS * 1000);
-            let used: u64 = within.map(|(_, charged)| charged).sum();
-            prop_assert!(used <= CAPACITY, "{used} within a window");
-        }
-    }
 }

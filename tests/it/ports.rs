@@ -157,12 +157,11 @@ async fn calls_that_send_only_their_headers_are_counted_for_what_they_cost() {
 }
 
 /// A peer that lets us send nothing has its calls answered and takes no answer.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_whose_answers_are_not_taken_is_closed() {
-    let sluice = Sluice::with_limits(LIMITS).await;
-    let stream = TcpStream::connect(sluice.grpc_address()).await.unwrap();
+/// Calls on a connection that lets us send so many bytes of each answer. It ends when the server closes it.
+async fn answers_that_nobody_takes(address: SocketAddr, window: u32) {
+    let stream = TcpStream::connect(address).await.unwrap();
     let (send, connection) =
-        h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+        h2::client::Builder::new().initial_window_size(window).handshake::<_, Bytes>(stream).await.unwrap();
     let closed = tokio::spawn(async move { drop(connection.await) });
     let mut kept = Vec::new();
     for _ in 0..100 {
@@ -174,8 +173,20 @@ async fn a_connection_whose_answers_are_not_taken_is_closed() {
         kept.push(answer.await.unwrap());
     }
     let closed = tokio::time::timeout(Duration::from_secs(60), closed).await;
-    closed.expect("it must be closed").unwrap();
-    assert_eq!(sluice.metric("sluice_connections_closed_total{port=\"grpc\",reason=\"unread\"}").await, 1);
+    closed.unwrap_or_else(|_| panic!("a window of {window}: it must be closed")).unwrap();
+}
+
+/// With a window of 1 all of an answer is in the hands of the HTTP/2 library.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_answers_are_not_taken_is_closed() {
+    let sluice = Sluice::with_limits(LIMITS).await;
+    let address = sluice.grpc_address();
+    // One that takes its answers may be silent for as long.
+    let idle = Wire::connect(address).await;
+    idle.should_rate_limit(ASK).await.response();
+    tokio::join!(answers_that_nobody_takes(address, 0), answers_that_nobody_takes(address, 1));
+    assert_eq!(sluice.metric("sluice_connections_closed_total{port=\"grpc\",reason=\"unread\"}").await, 2);
+    idle.should_rate_limit(ASK).await.response();
     sluice.still_answers().await;
 }
 
@@ -293,7 +304,7 @@ async fn with_descriptors(limit: &str) -> Sluice {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_nobody_uses_make_way() {
     // This process needs two thousand itself.
-    sluice::listen::descriptors::shares();
+    sluice::listen::descriptors::shares(false);
     let sluice = with_descriptors("-n 512").await;
     let used = Wire::connect(sluice.grpc_address()).await;
     let unfinished_body = post("/v1/reserve", "content-length: 9\r\n\r\n{");

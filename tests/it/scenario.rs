@@ -6,7 +6,7 @@
 //!   what it owes first
 //! * `hit A6 B1`: a chain that nobody names again; `reserve x A6 B1`: the same with a name
 //! * `void x A`, `settle x A4/1s` (void and re-reserve in one chain), `more x A4/1s` (re-reserve alone), `debt x A4`, which is
-//!   paid if the limit says so; `paid`: whatever can be paid has been
+//!   paid if the limit says so; `paid`: whatever can be paid has been; `charge x A3:4` (owes 4 and re-reserves 3 in one chain)
 //! * `take x A4/1s`: as much as is free, and `= took 3` says how much that was; `untake x A`, `keep x A1/1s` (void and
 //!   re-reserve in one chain), `unsettle x A` (voids a re-reserve)
 //! * `= ok`, `= over A` (every limit that did not fit, the first one first), `= burnt`, `= conflict`, `= decreasing A`, `= debt A`,
@@ -131,9 +131,13 @@ fn chain_names<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let items = if words[0] == "hit" { &words[1..] } else { &words[2..] };
     items
         .iter()
-        .flat_map(
-            |item| if matches!(words[0], "settle" | "keep") { vec![&item[..1]; 2] } else { vec![&item[..1]] },
-        )
+        .flat_map(|item| {
+            if matches!(words[0], "settle" | "keep" | "charge") {
+                vec![&item[..1]; 2]
+            } else {
+                vec![&item[..1]]
+            }
+        })
         .collect()
 }
 
@@ -143,6 +147,7 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
     let mut transfers = Vec::new();
     for item in items {
         let limit = limits.get(&item[..1]).unwrap_or_else(|| panic!("{item}: no such limit"));
+        let (item, owed) = item.split_once(':').unwrap_or((item, "0"));
         let (units, lifetime) = if item.len() > 1 { amount(&item[1..]) } else { (0, None) };
         let hold = Hold {
             amount: units,
@@ -161,6 +166,10 @@ fn chain(limits: &HashMap<String, Limit>, prefix: &str, words: &[&str]) -> Chain
             "settle" => vec![Action::Void, Action::Rereserve(hold)],
             "more" => vec![Action::Rereserve(hold)],
             "debt" => vec![Action::Debt(hold)],
+            "charge" => {
+                let debt = Hold { amount: owed.parse().unwrap(), ..hold };
+                vec![Action::Debt(debt), Action::Rereserve(hold)]
+            }
             other => panic!("{other}: no such command"),
         };
         transfers

@@ -8,6 +8,7 @@ mod instance;
 mod ledger;
 mod oracle;
 mod plan;
+mod requests_to_the_ledger;
 mod shrink;
 mod use_of_capacity;
 mod world;

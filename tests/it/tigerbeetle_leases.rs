@@ -316,6 +316,40 @@ async fn the_stand_in_gives_back_what_it_gave() {
     app.answers(&["row=a x21 -> OVER d:row=a:tokens; over …", "row=a x20 -> ok …"]).await;
 }
 
+/// Sent while the server was away, and again when it is back: both ledgers hold it, and one completion frees both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_the_stand_in_has_too_is_completed_on_both() {
+    let mut server = Server::start();
+    let app = on(&server)
+        .and_settings(|settings| {
+            settings.ledger.timeout_ms = 400;
+            settings.ledger.on_failure = OnFailure::Local;
+            // So that the ledgers are asked for a name that was used before.
+            settings.leases.book_max = 1;
+        })
+        .start()
+        .await;
+    app.readiness(200).await;
+    let reserve = async |id: &str| {
+        let mut body = want("both", "held", 1);
+        body["lease_id"] = json!(id);
+        let answer = app.post("/v1/reserve", &body.to_string()).await;
+        (answer.status, answer.json()["lease_token"].as_str().unwrap_or_default().to_owned())
+    };
+    server.kill();
+    app.readiness(503).await;
+    let (status, token) = reserve("job").await;
+    assert_eq!(status, 200);
+    server.restart();
+    app.readiness(200).await;
+    assert_eq!(reserve("other").await.0, 200, "the ledger is back");
+    assert_eq!(reserve("job").await.0, 200);
+    assert_eq!(app.used("d:row=both:held").await, 2);
+    let done = complete(&app, Port::Http, json!({"lease_token": token})).await;
+    assert_eq!(done["ok"], true, "{done}");
+    until_used(&app, "d:row=both:held", 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_leases_leave_nothing_behind() {
     let server = Server::start();

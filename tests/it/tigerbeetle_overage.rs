@@ -98,6 +98,8 @@ domain: d
 descriptors:
 - key: tenant
   limits: [{name: tokens, kind: rolling, capacity: 100, window_seconds: 2, reconcile: true, overage: repay}]
+- key: denies
+  limits: [{name: tokens, kind: rolling, capacity: 100, window_seconds: 2, reconcile: true}]
 - key: slow
   limits: [{name: tokens, kind: rolling, capacity: 100, window_seconds: 3600, reconcile: true, overage: repay}]
 - key: late
@@ -206,4 +208,75 @@ async fn a_debt_outlives_kill_9() {
     })
     .await;
     assert_eq!(debt().await, 0);
+}
+
+/// A request of the random load that was let in, in milliseconds since its start.
+#[derive(Debug)]
+struct LetIn {
+    /// Before it was asked for, and when the answer was there.
+    asked: Duration,
+    answered: Duration,
+    /// When the answer to its completion was there.
+    ended: Duration,
+    estimate: u64,
+    used: u64,
+}
+
+/// Six that each ask for one thing after the other, for four windows. One in four uses far more than it said.
+async fn random_load(app: &TestApp, key: &str, seed: u64) -> (Vec<LetIn>, u64) {
+    let started = clock::instant();
+    let worker = async |n: u64| {
+        let mut random = fastrand::Rng::with_seed(seed * 100 + n);
+        let (mut let_in, mut in_debt) = (Vec::new(), 0);
+        while started.elapsed() < Duration::from_secs(8) {
+            let estimate = random.u64(1..=15);
+            let used = if random.u8(..4) == 0 { random.u64(20..60) } else { random.u64(..=estimate) };
+            let asked = started.elapsed();
+            let reserve = json!({"requirements": [{"key": key, "amount": estimate}]}).to_string();
+            let answer = app.post("/v1/reserve", &reserve).await.json();
+            let answered = started.elapsed();
+            tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
+            if answer["allowed"] == false {
+                in_debt += u64::from(answer["reason"] == "debt");
+                continue;
+            }
+            let actuals = json!([{"key": key, "actual_amount": used}]);
+            let complete = json!({"lease_token": answer["lease_token"], "actuals": actuals}).to_string();
+            assert_eq!(app.post("/v1/complete", &complete).await.json()["ok"], true);
+            let_in.push(LetIn { asked, answered, ended: started.elapsed(), estimate, used });
+        }
+        (let_in, in_debt)
+    };
+    let all = futures_util::future::join_all((0..6).map(worker)).await;
+    let in_debt = all.iter().map(|(_, in_debt)| in_debt).sum();
+    (all.into_iter().flat_map(|(let_in, _)| let_in).collect(), in_debt)
+}
+
+/// What the rules guarantee, for random loads: over any window of 2 s no more is used than 100 and what was overshot. With
+/// repay only those count that were under way when the last one of the window was let in.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_window_has_more_than_the_capacity_and_what_was_overshot() {
+    let server = Server::start();
+    let app = start(&server).await;
+    let loads = [("d:tenant=load:tokens", true), ("d:denies=load:tokens", false)];
+    let loads = loads.map(async |(key, repays)| (random_load(&app, key, 7).await, repays));
+    for ((let_in, in_debt), repays) in futures_util::future::join_all(loads).await {
+        assert_eq!(in_debt > 0, repays, "{in_debt} were refused because of a debt");
+        assert!(let_in.len() > 20, "only {} were let in", let_in.len());
+        for first in &let_in {
+            for last in let_in.iter().filter(|last| last.answered < first.asked + Duration::from_secs(2)) {
+                // All of these were let in within one window: an expiry is never early.
+                let window: Vec<&LetIn> = let_in
+                    .iter()
+                    .filter(|one| one.asked >= first.asked && one.answered <= last.answered)
+                    .collect();
+                let Some(last_asked) = window.iter().map(|one| one.asked).max() else { continue };
+                let used: u64 = window.iter().map(|one| one.used).sum();
+                let counts = |one: &&&LetIn| !repays || one.ended > last_asked;
+                let overshot = |one: &&LetIn| one.used.saturating_sub(one.estimate);
+                let beyond: u64 = window.iter().filter(counts).map(overshot).sum();
+                assert!(used <= 100 + beyond, "{used} used, {beyond} overshot, repays: {repays}, {window:?}");
+            }
+        }
+    }
 }

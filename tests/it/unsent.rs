@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message;
 use serde_json::{Value, json};
 use sluice::api::pb::lease as pb;
@@ -11,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::ask::request;
 use crate::testapp::TestApp;
 use crate::wait::until;
-use crate::wire::{METHOD, send_and_reset};
+use crate::wire::{METHOD, framed, send_and_reset};
 
 /// `calls` is exact, because units that came from a slab stay spent.
 pub const LIMITS: &str = "
@@ -21,6 +22,7 @@ descriptors:
   limits:
   - {name: held, kind: concurrency, capacity: 1000, timeout_seconds: 3600}
   - {name: calls, kind: rolling, capacity: 1000, window_seconds: 3600, cost: 1, exact: true}
+- {key: dark, shadow_mode: true, limits: [{name: calls, kind: rolling, capacity: 1000, window_seconds: 3600, exact: true}]}
 ";
 
 const GIVEN_UP: u32 = 100;
@@ -57,7 +59,7 @@ async fn counted(app: &TestApp, event: &str) -> u64 {
 /// Every gRPC way in: the plain one, the same through tonic, and the lease API.
 pub async fn reset_calls_hold_nothing(app: &TestApp, domain: &str) {
     let envoy = |row: &str| {
-        let request = request(&format!("row={row}"));
+        let request = request(&format!("row={row} + dark={row}"));
         sluice::api::pb::RateLimitRequest { domain: domain.to_owned(), ..request }.encode_to_vec()
     };
     let batch = pb::ReserveBatchRequest { requests: vec![reserve(domain, "many"), reserve(domain, "many")] };
@@ -71,6 +73,9 @@ pub async fn reset_calls_hold_nothing(app: &TestApp, domain: &str) {
         send_and_reset(app.grpc(), path, headers, GIVEN_UP, &message).await;
         // The one that was answered.
         holds(app, domain, row, each).await;
+        if path == METHOD {
+            assert_eq!(app.used(&format!("{domain}:dark={row}:calls")).await, 1);
+        }
     }
 }
 
@@ -177,4 +182,36 @@ async fn a_name_that_was_served_from_the_queue_is_charged_once() {
     // When all of it has ended, nothing was left uncompleted.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(counted(&app, "expired_unseen").await, 0);
+}
+
+/// A watcher whose stream is full, or reset, has not heard that its turn has come: what was reserved goes to the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_that_has_not_heard_of_its_turn_has_not_picked_it_up() {
+    let app = TestApp::with_limits(&POOL.replace("timeout_seconds: 3", "timeout_seconds: 3600"))
+        .and_file("retry_policy.yaml", "retry_policy: {queue: {pickup_seconds: 1}}")
+        .start()
+        .await;
+    let ask =
+        |id: &str| json!({"lease_id": id, "queue": true, "requirements": [{"key": "pool", "amount": 1}]});
+    assert_eq!(app.post("/v1/reserve", &ask("first").to_string()).await.status, 200);
+    assert_eq!(app.post("/v1/reserve", &ask("job").to_string()).await.status, 202);
+    // A window of nothing: whatever the server says stays where it is.
+    let stream = TcpStream::connect(app.grpc()).await.unwrap();
+    let (send, connection) =
+        h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    let request = http::Request::post("http://sluice/sluice.v1.LeaseService/WatchLease");
+    let request = request.header("content-type", "application/grpc").body(()).unwrap();
+    let (answer, mut body) = send.ready().await.unwrap().send_request(request, false).unwrap();
+    let watch = pb::WatchLeaseRequest { lease_id: "job".to_owned() }.encode_to_vec();
+    body.send_data(framed(&watch).into(), true).unwrap();
+    let _watching = answer.await.unwrap();
+    app.post("/v1/complete", &json!({"lease_id": "first"}).to_string()).await;
+    until("its turn to pass", async || {
+        let used = app.get("/v1/limits/pool").await.json()["used"].clone();
+        let state = app.send("HEAD", "/v1/leases/job", "").await.status;
+        if used == 0 { Ok(()) } else { Err(format!("{used} are used, {state}")) }
+    })
+    .await;
+    assert_eq!(app.get("/v1/leases/job").await.json()["state"], "timed_out");
 }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request};
 use prost::Message;
 use sluice::api::pb;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
@@ -31,7 +31,11 @@ pub struct Reply {
 
 impl Wire {
     pub async fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.unwrap();
+        Self::over(TcpStream::connect(address).await.unwrap()).await
+    }
+
+    /// On a connection that is there.
+    pub async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         // Room for a thousand answers that nobody has read yet.
         let mut builder = h2::client::Builder::new();
         let handshake = builder.initial_connection_window_size(1 << 24).handshake(stream);

@@ -1,5 +1,6 @@
 //! Good limits files, and what they mean.
 
+mod changed;
 mod refused;
 
 use super::*;

@@ -39,7 +39,7 @@ fn lease(held_texts: &[&str]) -> Lease {
 fn say(adjustment: Option<Adjustment>) -> String {
     let account = Arc::new(Account::new(LimitKey::new("k")));
     let Some(adjustment) = adjustment else { return "-".to_owned() };
-    let chain = adjustment.chain(&LeaseId::parse("x"), &account, Some(100)).unwrap();
+    let chain = adjustment.chain(&held("r10/60"), &LeaseId::parse("x"), &account, Some(100)).unwrap();
     say_chain(&chain)
 }
 
@@ -77,9 +77,16 @@ fn rows() {
         ("r10/60", Some(11), 30_500, "take 1 for 30 s"),
         ("r10/60", Some(u64::MAX), 0, "take 18446744073709551605 for 60 s"),
         ("r10/1", Some(12), 999, "take 2 for 1 s"),
-        // after its end nothing changes
+        // after its end what it held has come back, and what was used beyond that is owed
         ("r10/60", Some(4), 60_000, "-"),
         ("r10/60", Some(0), 60_000, "-"),
+        ("r10/60", Some(10), 60_000, "-"),
+        ("r10/60", None, 60_000, "-"),
+        ("r10/60", Some(40), 60_000, "owe 30, debt for 60 s"),
+        ("r10/60", Some(u64::MAX), 90_000, "owe 18446744073709551605, debt for 60 s"),
+        ("r10/60", Some(11), 3_659_999, "owe 1, debt for 60 s"),
+        // an hour later nobody remembers it
+        ("r10/60", Some(11), 3_660_000, "-"),
         ("r10/60", Some(40), 86_400_000, "-"),
         ("r10/4294967295", Some(4), 4_294_967_294_000, "void, take 4 for 1 s"),
     ] {
@@ -88,6 +95,19 @@ fn rows() {
         let said = say(steps.first().map(|step| step.adjustment));
         assert_eq!(said, expected, "{held_text} used {used:?} after {after_ms} ms");
     }
+}
+
+#[test]
+fn what_comes_after_the_end_is_owed_only_where_there_are_debts() {
+    let late = |held: Held| {
+        let lease = Lease { held: vec![held], ..lease(&[]) };
+        settle(&lease, &[Some(40)], RESERVED_AT_MS + 60_000)
+    };
+    let owes = [Settlement { index: 0, adjustment: Adjustment::Owe { by: 30 } }];
+    assert_eq!(late(Held { overage: Overage::Debt, ..held("r10/60") }), owes);
+    assert_eq!(late(Held { overage: Overage::Repay, ..held("r10/60") }), owes);
+    assert_eq!(late(Held { overage: Overage::Deny, ..held("r10/60") }), []);
+    assert_eq!(late(held("c10/60")), []);
 }
 
 #[test]
@@ -109,9 +129,12 @@ fn each_limit_is_settled_on_its_own() {
 fn a_limit_that_no_file_knows_any_more_can_only_come_back_whole() {
     let account = Arc::new(Account::new(LimitKey::new("k")));
     let (id, remaining_seconds) = (LeaseId::parse("x"), seconds(9));
-    assert!(Adjustment::Release.chain(&id, &account, None).is_some());
-    assert!(Adjustment::Lower { to: 1, remaining_seconds }.chain(&id, &account, None).is_none());
-    assert!(Adjustment::Raise { by: 1, remaining_seconds }.chain(&id, &account, None).is_none());
+    let is_possible =
+        |adjustment: Adjustment| adjustment.chain(&held("r10/60"), &id, &account, None).is_some();
+    assert!(is_possible(Adjustment::Release));
+    assert!(!is_possible(Adjustment::Lower { to: 1, remaining_seconds }));
+    assert!(!is_possible(Adjustment::Raise { by: 1, remaining_seconds }));
+    assert!(!is_possible(Adjustment::Owe { by: 1 }));
 }
 
 #[test]

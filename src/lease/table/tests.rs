@@ -1,8 +1,15 @@
 //! The lease table, checked by cases and against a plain list.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
 use proptest::prelude::*;
+use smallvec::smallvec;
 
 use super::*;
+use crate::ledger::memory::Core;
+use crate::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
+use crate::limit::{LeaseId, LimitKey, Overage};
 
 fn bytes(length: usize) -> Box<[u8]> {
     vec![7; length].into_boxed_slice()
@@ -46,6 +53,67 @@ fn a_completed_lease_is_completed_once_and_never_counts_as_unseen() {
     assert!(table.complete(2, bytes(9), 5_000, 0), "one that was reserved elsewhere");
     assert_eq!(table.find(2).unwrap().state, LeaseState::Completed);
     assert_eq!((table.sweep(9_000), table.len()), (0, 0));
+}
+
+/// At any time after its completion a name is refused by this table, refused by the embedded ledger, or new to both. Then it
+/// can be completed again, so nothing is charged that can't be released.
+#[test]
+fn a_completed_name_is_refused_or_new() {
+    const LIFE_MS: u64 = 300_000;
+    let account = Arc::new(Account::new(LimitKey::new("pool")));
+    let lease = LeaseId::parse("job-1");
+    let chain = |action| {
+        let transfers = smallvec![Transfer { account: Arc::clone(&account), action }];
+        Chain { lease: lease.clone(), keep: Keep::ForRetries, transfers }
+    };
+    let lifetime_seconds = NonZeroU32::new(300).unwrap();
+    let reserve = chain(Action::Reserve(Hold {
+        amount: 1,
+        lifetime_seconds,
+        capacity: 1,
+        overage: Overage::Deny,
+        is_exact: true,
+    }));
+    // Whether others fill the table, how long after the completion, who refuses it.
+    let rows = [
+        (false, 0, "table"),
+        (false, 70_000, "table"),
+        (false, LIFE_MS - 1_000, "table"),
+        (false, LIFE_MS + 1_000, "nobody"),
+        (true, 59_000, "table"),
+        (true, 62_000, "ledger"),
+        (true, 65_000, "ledger"),
+        (true, 70_000, "nobody"),
+    ];
+    for (is_crowded, after_ms, expected) in rows {
+        let (table, mut core) = (LeaseTable::new(4), Core::default());
+        if is_crowded {
+            (100..103).for_each(|other| assert_eq!(open(&table, other, u64::MAX), None));
+        }
+        let used = |core: &mut Core, now_ms| core.balance(&account, 1, now_ms).used;
+        assert_eq!(core.apply(&reserve, 0).unwrap().verdict, Verdict::Done);
+        assert_eq!(open(&table, lease.bits(), LIFE_MS), None);
+        assert_eq!(core.apply(&chain(Action::Void), 0).unwrap().verdict, Verdict::Done);
+        assert!(table.complete(lease.bits(), bytes(9), LIFE_MS, 0));
+        table.sweep(after_ms);
+        let refused_by = match table.again(lease.bits(), |_| true) {
+            Some(Opened::Taken) => "table",
+            Some(other) => panic!("{other:?}"),
+            None => match core.apply(&reserve, after_ms).unwrap() {
+                outcome if outcome.verdict != Verdict::Done => "ledger",
+                outcome => {
+                    assert!(!outcome.is_repeat);
+                    assert_eq!(open(&table, lease.bits(), after_ms + LIFE_MS), None);
+                    assert_eq!(used(&mut core, after_ms), 1);
+                    let done = core.apply(&chain(Action::Void), after_ms).unwrap();
+                    assert_eq!(done.verdict, Verdict::Done);
+                    "nobody"
+                }
+            },
+        };
+        assert_eq!(refused_by, expected, "{after_ms} ms later, crowded: {is_crowded}");
+        assert_eq!(used(&mut core, after_ms), 0, "{after_ms} ms later, crowded: {is_crowded}");
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::limit::{LimitKey, Overage};
 struct Switched {
     memory: Memory,
     is_away: AtomicBool,
+    /// What it is asked to reserve lands, and is answered too late.
+    is_late: AtomicBool,
     given_back: parking_lot::Mutex<Vec<LeaseId>>,
 }
 
@@ -27,7 +29,8 @@ impl Switched {
 impl Ledger for Switched {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         self.answers()?;
-        self.memory.apply(chain).await
+        let outcome = self.memory.apply(chain).await?;
+        if self.is_late.load(Ordering::Relaxed) { Err(LedgerError::TimedOut(250)) } else { Ok(outcome) }
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
@@ -112,6 +115,10 @@ impl Bench {
 
     fn switch(&self, is_away: bool) {
         self.ledger.ledger.is_away.store(is_away, Ordering::Relaxed);
+    }
+
+    fn make_late(&self, is_late: bool) {
+        self.ledger.ledger.is_late.store(is_late, Ordering::Relaxed);
     }
 
     fn chain(&self, lease: &str, keep: Keep, action: Action) -> Chain {
@@ -231,6 +238,79 @@ async fn a_name_that_was_given_back_is_charged_again() {
     bench.ledger.give_back(chain.clone());
     assert_eq!(bench.apply(&chain).await, Ok(Verdict::Done));
     assert_eq!(bench.used().await, (0, 4));
+}
+
+/// The real ledger reserved it, and its answer came too late.
+#[tokio::test]
+async fn a_name_that_landed_late_is_completed_on_both() {
+    let bench = Bench::new(OnFailure::Local);
+    bench.make_late(true);
+    assert_eq!(bench.apply(&bench.reserve("one", Keep::ForRetries, 4)).await, Ok(Verdict::Done));
+    bench.make_late(false);
+    assert_eq!(bench.used().await, (4, 4));
+    bench.switch(true);
+    let away = Err(LedgerError::Unavailable("switched off".to_owned()));
+    assert_eq!(bench.complete("one").await, away, "whoever completes it must try again");
+    assert_eq!(bench.used().await, (4, 0));
+    bench.switch(false);
+    assert_eq!(bench.complete("one").await, Ok(Verdict::Done));
+    assert_eq!(bench.used().await, (0, 0));
+    assert!(matches!(bench.complete("one").await, Ok(Verdict::Done | Verdict::Refused(_))));
+    assert_eq!(bench.used().await, (0, 0));
+}
+
+#[tokio::test]
+async fn what_landed_late_is_the_real_ledgers_to_give_back() {
+    let bench = Bench::new(OnFailure::Local);
+    bench.make_late(true);
+    let chain = bench.reserve("one", Keep::ForRetries, 4);
+    assert_eq!(bench.apply(&chain).await, Ok(Verdict::Done));
+    bench.ledger.give_back(chain);
+    assert_eq!(bench.used().await.1, 0);
+    assert_eq!(*bench.ledger.ledger.given_back.lock(), [], "somebody else may have it there");
+}
+
+/// Sent while the real ledger was away, and again when it was back.
+#[tokio::test]
+async fn a_name_that_both_ledgers_reserved_is_settled_on_both() {
+    for is_completed in [true, false] {
+        let bench = Bench::new(OnFailure::Local);
+        let chain = bench.reserve("one", Keep::ForRetries, 4);
+        for is_away in [true, false] {
+            bench.switch(is_away);
+            assert_eq!(bench.apply(&chain).await, Ok(Verdict::Done));
+        }
+        assert_eq!(bench.used().await, (4, 4));
+        if is_completed {
+            assert_eq!(bench.complete("one").await, Ok(Verdict::Done));
+        } else {
+            bench.ledger.give_back(chain);
+        }
+        assert_eq!(bench.used().await, (0, 0), "completed: {is_completed}");
+    }
+}
+
+/// What was really used counts once on each, whatever the other says.
+#[tokio::test]
+async fn what_was_used_is_settled_on_both() {
+    for (used, expected) in [(1, (1, 1)), (6, (6, 4))] {
+        let bench = Bench::new(OnFailure::Local);
+        let reserve = bench.reserve("one", Keep::ForRetries, 4);
+        for is_away in [true, false] {
+            bench.switch(is_away);
+            assert_eq!(bench.apply(&reserve).await, Ok(Verdict::Done));
+        }
+        let Action::Reserve(hold) = reserve.transfers[0].action else { panic!("it reserves") };
+        let mut chain = bench.chain("one", Keep::ForRetries, Action::Rereserve(Hold { amount: 2, ..hold }));
+        if used < 4 {
+            chain = bench.chain("one", Keep::ForCompletion, Action::Void);
+            let action = Action::Rereserve(Hold { amount: used, ..hold });
+            chain.transfers.push(Transfer { account: Arc::clone(&bench.account), action });
+        }
+        // The local ledger has room for 5: two more don't fit there.
+        assert_eq!(bench.ledger.complete(&chain).await.unwrap().verdict, Verdict::Done);
+        assert_eq!(bench.used().await, expected);
+    }
 }
 
 #[test]

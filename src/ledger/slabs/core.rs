@@ -112,7 +112,14 @@ struct Agenda<A> {
     /// Slabs that may be over.
     ticks: BTreeMap<(u64, u64), LimitId>,
     next_tick: u64,
-    returns: Returns<A>,
+    returns: Returns<Owner<A>>,
+}
+
+/// Whose units are given back.
+#[derive(Debug, Clone)]
+struct Owner<A> {
+    limit: LimitId,
+    account: A,
 }
 
 #[derive(Debug)]
@@ -241,7 +248,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
         let now_ms = outside.now_ms();
         let mut agenda = self.agenda.lock();
         for ended in todo.ended {
-            agenda.returns.add(entry.account.clone(), ended, now_ms);
+            agenda.returns.add(Owner { limit, account: entry.account.clone() }, ended, now_ms);
         }
         if let Some(at_ms) = todo.tick_at_ms {
             agenda.next_tick += 1;
@@ -269,13 +276,25 @@ impl<A: Clone, B: Bell> Core<A, B> {
         self.has_news.load(Ordering::Relaxed) && self.has_news.swap(false, Ordering::AcqRel)
     }
 
-    /// Gives back what was taken of a limit that should have less now.
-    pub fn lower(&self, limit: LimitId, capacity: u64, outside: &mut impl Outside) {
-        let now_ms = outside.now_ms();
-        let lower = |limit: &mut Limit| {
-            if limit.capacity() > capacity { limit.close(now_ms) } else { Todo::default() }
-        };
-        self.each(limit, outside, lower);
+    /// Gives back what was taken of limits that are not what they were: `rules_of` says what a limit is now, `None` if it
+    /// has no slabs any more. One that may have more keeps what it has.
+    pub fn recheck(&self, rules_of: impl Fn(&A) -> Option<Rules>, outside: &mut impl Outside) {
+        for shard in &self.shards {
+            // What a limit is now takes a while to find out, and is found out without the lock.
+            let held: Vec<(LimitId, A)> = {
+                let shard = shard.lock();
+                let held = shard.iter().filter(|(_, entry)| entry.limit.has_some_or_asks());
+                held.map(|(limit, entry)| (*limit, entry.account.clone())).collect()
+            };
+            for (limit, account) in held {
+                let rules = rules_of(&account);
+                let now_ms = outside.now_ms();
+                self.each(limit, outside, |limit| match rules {
+                    Some(rules) if limit.may_keep(rules) => Todo::default(),
+                    _ => limit.close(now_ms),
+                });
+            }
+        }
     }
 
     /// When [`Self::next_due`] has something, as far as is known now.
@@ -291,12 +310,19 @@ impl<A: Clone, B: Bell> Core<A, B> {
         loop {
             let mut agenda = self.agenda.lock();
             let due = agenda.ticks.first_entry().filter(|first| first.key().0 <= now_ms);
-            let Some(limit) = due.map(|first| first.remove()) else {
-                return agenda.returns.next(now_ms);
-            };
+            let over = due.map(|first| first.remove());
+            let returned = if over.is_none() { agenda.returns.next(now_ms) } else { None };
             // The limit's lock comes before the agenda's.
             drop(agenda);
-            self.each(limit, outside, |limit| limit.tick(now_ms));
+            if let Some(limit) = over {
+                self.each(limit, outside, |limit| limit.tick(now_ms));
+                continue;
+            }
+            let (number, GiveBack { account: Owner { limit, account }, name, up_to, step }) = returned?;
+            if let Some(entry) = self.shard(limit).lock().get_mut(&limit) {
+                entry.limit.count_requests(1, now_ms);
+            }
+            return Some((number, GiveBack { account, name, up_to, step }));
         }
     }
 
@@ -335,7 +361,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
     /// Whether a slab is still asked for, or units that nobody spent are not back yet.
     pub fn is_settled(&self) -> bool {
         let is_asking = |shard: &Mutex<AHashMap<_, Entry<A, B>>>| {
-            shard.lock().values().any(|entry| entry.limit.is_asking() || entry.limit.held() > 0)
+            shard.lock().values().any(|entry| entry.limit.has_some_or_asks())
         };
         !self.shards.iter().any(is_asking) && self.agenda.lock().returns.unspent() == 0
     }
@@ -347,6 +373,16 @@ impl<A: Clone, B: Bell> Core<A, B> {
     /// What a limit has taken and handed out so far, and what it holds.
     pub fn counts(&self, limit: LimitId) -> Option<(Counts, u64)> {
         self.shard(limit).lock().get(&limit).map(|entry| (entry.limit.counts, entry.limit.held()))
+    }
+
+    /// What limits hold, without those that hold nothing.
+    pub(crate) fn held(&self) -> Vec<(A, u64)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let held = |entry: &Entry<A, B>| (entry.account.clone(), entry.limit.held());
+            all.extend(shard.lock().values().map(held).filter(|(_, held)| *held > 0));
+        }
+        all
     }
 
     /// Slabs that are open now.
@@ -362,3 +398,6 @@ impl<A: Clone, B: Bell> Core<A, B> {
         &self.shards[usize::try_from(limit.bits() % SHARDS as u128).unwrap_or(0)]
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! task that gives back what is due. A chain of which nothing may come from a slab passes through untouched.
 
 mod chain;
+mod guards;
 mod task;
 
 use std::num::NonZeroU32;
@@ -17,13 +18,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::chain::Split;
+use self::guards::{EndId, PutBack};
 use super::core::{Aside, Asks, Bell, Core, Decision, Settled};
 use super::limit::{Outside, Shown};
 use super::requests::{IDS_MAX, Requests, Seen};
 use crate::clock;
 use crate::ledger::{
-    Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict,
-    Want,
+    Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
+    Verdict, Want,
 };
 use crate::limit::{LeaseId, LimitSpec};
 use crate::telemetry::Metrics;
@@ -51,6 +53,15 @@ struct Shared<L> {
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     closing: CancellationToken,
+}
+
+/// What has to be done for a chain next.
+#[allow(clippy::large_enum_variant, reason = "moved once, and never kept")]
+enum Step {
+    Answered(Outcome),
+    Wait(watch::Receiver<()>),
+    /// The ledger has to be asked for what slabs don't have.
+    Ask(Aside),
 }
 
 /// The world as it is.
@@ -113,32 +124,46 @@ impl<L: Ledger + 'static> Slabs<L> {
 }
 
 impl<L: Ledger + 'static> Shared<L> {
-    /// Decides a chain of which something may come from slabs.
-    async fn answer(self: &Arc<Self>, chain: &Chain, split: &Split) -> Result<Outcome, LedgerError> {
+    /// Asks the core about a chain of which something may come from slabs.
+    fn decide(self: &Arc<Self>, split: &Split, waits: u32) -> Step {
+        let mut asks = Asks::new();
+        let decision = self.core.request(&split.needs, split.has_exact(), waits, &mut Live, &mut asks);
+        self.follow_up(asks);
+        match decision {
+            Decision::Admitted => {
+                self.metrics.slab_answers.slab.inc();
+                Step::Answered(Outcome::bare(Verdict::Done))
+            }
+            Decision::Full { index } => {
+                self.metrics.slab_answers.full.inc();
+                let refusal = Refusal::one(split.places[index], RefusalCode::ExceedsCredits);
+                Step::Answered(Outcome::bare(Verdict::Refused(refusal)))
+            }
+            Decision::Wait(bell) => Step::Wait(bell),
+            Decision::Ledger(aside) => {
+                self.metrics.slab_answers.ledger.inc();
+                Step::Ask(aside)
+            }
+        }
+    }
+
+    /// Follows a chain to its answer, from its first step on.
+    async fn answer(
+        self: &Arc<Self>,
+        chain: &Chain,
+        split: &Split,
+        mut step: Step,
+    ) -> Result<Outcome, LedgerError> {
         let mut waits = 0;
         loop {
-            let mut asks = Asks::new();
-            let decision = self.core.request(&split.needs, split.has_exact(), waits, &mut Live, &mut asks);
-            self.follow_up(asks);
-            match decision {
-                Decision::Admitted => {
-                    self.metrics.slab_answers.slab.inc();
-                    return Ok(Outcome::bare(Verdict::Done));
-                }
-                Decision::Full { index } => {
-                    self.metrics.slab_answers.full.inc();
-                    let refusal = Refusal::one(split.places[index], RefusalCode::ExceedsCredits);
-                    return Ok(Outcome::bare(Verdict::Refused(refusal)));
-                }
-                Decision::Wait(mut bell) => {
+            match step {
+                Step::Answered(outcome) => return Ok(outcome),
+                Step::Ask(aside) => return self.ask_ledger(chain, split, aside).await,
+                Step::Wait(mut bell) => {
                     // It never fails: the limit is not forgotten while somebody waits. If it did, asking again is right.
                     let _ = bell.changed().await;
                     waits += 1;
-                }
-                Decision::Ledger(aside) => {
-                    self.metrics.slab_answers.ledger.inc();
-                    // It takes a round trip; those that slabs answer don't make room for it.
-                    return Box::pin(self.ask_ledger(chain, split, aside)).await;
+                    step = self.decide(split, waits);
                 }
             }
         }
@@ -190,7 +215,7 @@ impl<L: Ledger + 'static> Shared<L> {
                 Seen::UnderWay => answered.await,
                 Seen::New => {
                     let mut ending = EndId { shared: self, id, verdict: None };
-                    let outcome = self.answer(chain, split).await?;
+                    let outcome = self.answer(chain, split, self.decide(split, 0)).await?;
                     ending.verdict = Some(outcome.verdict).filter(is_final);
                     return Ok(outcome);
                 }
@@ -220,64 +245,38 @@ fn is_final(verdict: &Verdict) -> bool {
     }
 }
 
-/// Units set aside, which go back unless the request is decided otherwise: also when its caller leaves.
-struct PutBack<'s, L: Ledger + 'static> {
-    shared: &'s Arc<Shared<L>>,
-    aside: Option<Aside>,
-}
-
-impl<L: Ledger + 'static> PutBack<'_, L> {
-    fn settle(&mut self, settled: Settled) {
-        if let Some(aside) = self.aside.take() {
-            self.shared.core.settle(aside, settled, &mut Live);
-            self.shared.follow_up(Asks::new());
-        }
-    }
-}
-
-impl<L: Ledger + 'static> Drop for PutBack<'_, L> {
-    fn drop(&mut self) {
-        self.settle(Settled::Failed);
-    }
-}
-
-/// A request with an id that is under way. One that fails, or whose caller leaves, is forgotten.
-struct EndId<'s, L: Ledger + 'static> {
-    shared: &'s Arc<Shared<L>>,
-    id: u128,
-    verdict: Option<Verdict>,
-}
-
-impl<L: Ledger + 'static> Drop for EndId<'_, L> {
-    fn drop(&mut self) {
-        self.shared.ids.lock().end(self.id, self.verdict);
-        self.shared.id_answered.notify_waiters();
-    }
-}
-
 impl<L: Ledger + 'static> Ledger for Slabs<L> {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         let shared = &self.shared;
         let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
-        // Borrowed: moved, it would be kept twice.
-        let Some(split) = &split else { return shared.ledger.apply(chain).await };
+        let Some(split) = split else { return shared.ledger.apply(chain).await };
+        // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
+        let first = match chain.keep {
+            Keep::Name => None,
+            _ => Some(shared.decide(&split, 0)),
+        };
+        if let Some(Step::Answered(outcome)) = first {
+            return Ok(outcome);
+        }
         let answer = async {
-            // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
-            if chain.keep == Keep::Name {
-                shared.answer_once(chain, split).await
-            } else {
-                shared.answer(chain, split).await
+            match first {
+                Some(step) => shared.answer(chain, &split, step).await,
+                None => shared.answer_once(chain, &split).await,
             }
         };
+        // On the heap: what slabs answer at once carries no space for waiting.
+        let answer = Box::pin(tokio::time::timeout(shared.timeout, answer));
         let late = |_| LedgerError::TimedOut(u64::try_from(shared.timeout.as_millis()).unwrap_or(u64::MAX));
-        tokio::time::timeout(shared.timeout, answer).await.map_err(late)?
+        answer.await.map_err(late)?
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         self.shared.ledger.complete(chain).await
     }
 
-    /// What came from a slab is spent and stays so; the rest is known under its name.
+    /// What came from a slab is spent and stays so for its window: nobody remembers which slab a request had its units
+    /// from, and remembering it for every request would cost more than the few units that are lost. The rest is known under
+    /// its name.
     fn give_back(&self, chain: Chain) {
         let shared = &self.shared;
         if !shared.may_have_slabs {
@@ -303,11 +302,15 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
     }
 
     async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
-        for want in &wants {
-            self.shared.core.lower(want.account.id, want.capacity, &mut Live);
-        }
-        self.shared.follow_up(Asks::new());
         self.shared.ledger.provision(wants).await
+    }
+
+    /// What was taken of limits that are gone, lower or exact now goes back.
+    fn limits_changed(&self, spec_of: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {
+        let rules_of = |account: &Arc<Account>| chain::rules_of_spec(&*spec_of(account)?);
+        self.shared.core.recheck(rules_of, &mut Live);
+        self.shared.follow_up(Asks::new());
+        self.shared.ledger.limits_changed(spec_of);
     }
 
     async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
@@ -361,6 +364,8 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
             self.shared.core.sweep(&mut Live);
             let slabs = self.shared.core.slabs();
             self.shared.metrics.slabs.set(i64::try_from(slabs).unwrap_or(i64::MAX));
+            let held = |(account, held)| SlabHeld { account, held };
+            self.shared.ledger.tell_slabs(|| self.shared.core.held().into_iter().map(held).collect());
         }
         self.shared.ledger.sweep()
     }

@@ -8,6 +8,7 @@ mod next;
 use smallvec::SmallVec;
 
 use super::demand::Demand;
+use super::pace::Pace;
 use super::slab::{Ended, Part, Slab};
 use super::times::Times;
 use crate::limit::LeaseId;
@@ -54,6 +55,8 @@ pub struct Limit {
     full: Full,
     /// Until then asks are one at a time, because the limit was refused a moment ago.
     one_at_a_time_until_ms: u64,
+    /// What the ledger was asked during that time.
+    pace: Pace,
     /// The ledger failed or was too slow for a slab: none is asked for until then.
     no_slab_until_ms: u64,
     pub counts: Counts,
@@ -149,6 +152,7 @@ impl Limit {
             ask_takes_ms: 1,
             full: Full::default(),
             one_at_a_time_until_ms: 0,
+            pace: Pace::default(),
             no_slab_until_ms: 0,
             counts: Counts::default(),
         }
@@ -168,6 +172,7 @@ impl Limit {
             Reply::Wait
         } else {
             self.asking_alone += 1;
+            self.count_requests(1, now_ms);
             return (Reply::Ledger { parts, rest }, todo);
         };
         self.put_back(&parts, now_ms, &mut todo);
@@ -245,14 +250,19 @@ impl Limit {
         if rules == self.rules {
             return Todo::default();
         }
-        let lowered = rules.capacity < self.rules.capacity;
+        let may_keep = self.may_keep(rules);
         let other_window = rules.times != self.rules.times;
         self.rules = rules;
         self.full = Full::default();
         if other_window {
             self.demand = Demand::new(rules.times.life_ms);
         }
-        if lowered || other_window { self.close(outside.now_ms()) } else { Todo::default() }
+        if may_keep { Todo::default() } else { self.close(outside.now_ms()) }
+    }
+
+    /// Whether what was taken may stay when the files say this.
+    pub fn may_keep(&self, rules: Rules) -> bool {
+        rules.capacity >= self.rules.capacity && rules.times == self.rules.times
     }
 
     /// Ends the slabs that are over.
@@ -289,8 +299,17 @@ impl Limit {
 
     fn set_full(&mut self, units: u64, now_ms: u64) {
         let fewest = if now_ms < self.full.until_ms { self.full.from_units.min(units) } else { units };
-        self.full = Full { from_units: fewest, until_ms: now_ms + self.rules.times.full_ms };
-        self.one_at_a_time_until_ms = now_ms + self.rules.times.full_ms * ONE_AT_A_TIME_PAUSES;
+        let Times { full_ms, pause_ms_max, .. } = self.rules.times;
+        let pause_ms = self.pace.pause_ms(full_ms, pause_ms_max, now_ms);
+        self.full = Full { from_units: fewest, until_ms: now_ms + pause_ms };
+        self.one_at_a_time_until_ms = now_ms + pause_ms * ONE_AT_A_TIME_PAUSES;
+    }
+
+    /// Requests that the ledger is sent. Far from the limit they go together with others.
+    pub fn count_requests(&mut self, requests: u64, now_ms: u64) {
+        if now_ms < self.one_at_a_time_until_ms {
+            self.pace.count(requests, now_ms);
+        }
     }
 
     /// Units that are still to hand out.
@@ -318,12 +337,9 @@ impl Limit {
             && self.demand.during_last_life(now_ms) == 0
     }
 
-    pub fn capacity(&self) -> u64 {
-        self.rules.capacity
-    }
-
-    pub fn is_asking(&self) -> bool {
-        self.asking.is_some()
+    /// Whether units are held, or are on their way.
+    pub fn has_some_or_asks(&self) -> bool {
+        self.asking.is_some() || self.held() > 0
     }
 }
 

@@ -12,6 +12,10 @@ const FULL_PARTS_PER_WINDOW: u64 = 100;
 const FULL_MS_MIN: u64 = 10;
 const FULL_MS_MAX: u64 = 500;
 
+/// However often it was asked, the pause ends so long before a life is over: what was admitted in the last life is what the
+/// next slab is sized by, and it would find nothing.
+const PAUSE_ENDS_EARLIER_MS: u64 = 5;
+
 /// The ledger gives back by itself what nobody gave back, this much after the last moment at which it may be needed. It
 /// must be longer than the longest life, because the ledger's clock may start at T and the last hand-out is at T + L.
 const BACKSTOP_SECONDS: u32 = 2;
@@ -23,6 +27,7 @@ pub struct Times {
     pub window_ms: u64,
     pub life_ms: u64,
     pub full_ms: u64,
+    pub pause_ms_max: u64,
     /// What the ledger is told when a slab is taken.
     pub timeout_seconds: NonZeroU32,
 }
@@ -31,9 +36,11 @@ impl Times {
     /// `None` if the ledger can't hold anything for longer than this window.
     pub fn of(window_seconds: NonZeroU32) -> Option<Self> {
         let window_ms = u64::from(window_seconds.get()) * 1_000;
+        let life_ms = (window_ms / LIVES_PER_WINDOW).clamp(LIFE_MS_MIN, LIFE_MS_MAX);
         Some(Self {
             window_ms,
-            life_ms: (window_ms / LIVES_PER_WINDOW).clamp(LIFE_MS_MIN, LIFE_MS_MAX),
+            life_ms,
+            pause_ms_max: life_ms - PAUSE_ENDS_EARLIER_MS,
             full_ms: (window_ms / FULL_PARTS_PER_WINDOW).clamp(FULL_MS_MIN, FULL_MS_MAX),
             timeout_seconds: window_seconds.checked_add(BACKSTOP_SECONDS)?,
         })
@@ -75,6 +82,7 @@ mod tests {
         for (window, life_ms, full_ms) in rows {
             let times = times(window);
             assert_eq!((times.life_ms, times.full_ms), (life_ms, full_ms), "{window} s");
+            assert!((full_ms..life_ms).contains(&times.pause_ms_max), "{window} s");
             assert_eq!(times.timeout_seconds.get(), window + 2);
         }
         assert_eq!(Times::of(NonZeroU32::MAX), None, "its reservations could not outlast it");

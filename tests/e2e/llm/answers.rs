@@ -164,6 +164,9 @@ struct Wish {
     /// Bytes of white space before the body.
     #[serde(default)]
     pad: usize,
+    /// How long it takes until the first of it is sent.
+    #[serde(default)]
+    after_ms: u64,
     /// Half of it, and then nothing more.
     #[serde(default)]
     half: bool,
@@ -180,6 +183,7 @@ pub fn upstream(seen: Seen) -> Router {
     let answer = async move |Query(wish): Query<Wish>, headers: HeaderMap, _body: Bytes| {
         *seen.lock() = headers;
         let answer = ANSWERS.iter().find(|answer| answer.name == wish.answer).expect("a known answer");
+        tokio::time::sleep(Duration::from_millis(wish.after_ms)).await;
         let mut body = vec![b' '; wish.pad];
         body.extend_from_slice(answer.body.as_bytes());
         let response = Response::builder().status(wish.status).header("content-type", answer.content_type);

@@ -39,6 +39,23 @@ async fn who_took_twice_what_there_is_is_stopped() {
     }
 }
 
+/// An answer that takes longer than the window of its limit: what was reserved has come back when it is over. With `repay` what
+/// it took beyond that is owed, and stops the next one.
+#[tokio::test]
+async fn an_answer_that_outlives_its_window_counts() {
+    for (overage, used, debt, status) in [("deny", 0, 0, 200), ("repay", 10_000, 10_000 - ESTIMATE, 429)] {
+        let limits = limits(overage).replacen("window_seconds: 3600", "window_seconds: 2", 1);
+        let setup = Setup::limited(&limits, &[]).await;
+        let path = format!("{CHAT}?answer=twenty-thousand&after_ms=2500");
+        assert_eq!(setup.ask(&path, &[ACME], BODY).await.status, 200);
+        setup.settled().await;
+        let view = http::get(setup.sluice.admin, "/v1/limits/llm%3Atenant=acme%3Atpm").await.json();
+        assert_eq!((&view["used"], &view["debt"]), (&used.into(), &debt.into()), "{view}");
+        let next = setup.ask(&format!("{CHAT}?answer=openai"), &[ACME], BODY).await;
+        assert_eq!(next.status, status, "{overage}: {next:?}");
+    }
+}
+
 #[tokio::test]
 async fn answers_that_do_not_say_what_they_took_are_counted() {
     let setup = Setup::start(&[]).await;

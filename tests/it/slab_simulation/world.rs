@@ -54,7 +54,8 @@ pub struct Tally {
     pub full: u64,
     pub refused: u64,
     pub failed: u64,
-    pub asks: u64,
+    /// When the ledger was asked something, by instance.
+    pub asked_us: Vec<Vec<u64>>,
     /// Units by limit, and of those what was admitted after `measured_from_us`.
     pub admitted: Vec<u64>,
     pub measured: Vec<u64>,
@@ -88,6 +89,7 @@ impl<'p> World<'p> {
             is_traced,
             history: Vec::new(),
             tally: Tally {
+                asked_us: vec![Vec::new(); plan.instances],
                 admitted: vec![0; capacity.len()],
                 measured: vec![0; capacity.len()],
                 ..Tally::default()
@@ -348,7 +350,7 @@ impl<'p> World<'p> {
         if may_be_left {
             instance.left_behind.insert(number, chain.clone());
         }
-        self.tally.asks += 1;
+        self.tally.asked_us[index].push(sent_us);
         let arrives_us = self.travel().map(|at_us| at_us + (sent_us - self.now_us));
         if let Some(at_us) = arrives_us {
             self.at(at_us, Happening::Deliver { instance: index, epoch, call: number, chain });

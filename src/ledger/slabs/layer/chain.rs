@@ -1,5 +1,6 @@
 //! Which transfers of a chain may come from slabs, and the chain of what has to be asked of the ledger. Pure.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -8,7 +9,7 @@ use crate::ledger::slabs::core::Need;
 use crate::ledger::slabs::limit::Rules;
 use crate::ledger::slabs::times::Times;
 use crate::ledger::{Account, Action, Chain, Hold, Keep, Transfer, TransferSet};
-use crate::limit::{BitSet, LeaseId};
+use crate::limit::{BitSet, LeaseId, LimitSpec};
 
 /// The low bits of a lease that was named by a request are the digest of its id and of what it asks for; those above say
 /// when it came.
@@ -88,9 +89,18 @@ impl Split {
     }
 }
 
+/// What the slabs of a limit are, if it may have some.
+pub(super) fn rules_of_spec(spec: &LimitSpec) -> Option<Rules> {
+    rules(spec.is_never_in_slabs(), spec.kind.lifetime_seconds(), spec.capacity)
+}
+
 fn rules_of(hold: Hold) -> Option<Rules> {
-    let times = if hold.is_exact { None } else { Times::of(hold.lifetime_seconds) };
-    times.map(|times| Rules { capacity: hold.capacity, times })
+    rules(hold.is_exact, hold.lifetime_seconds, hold.capacity)
+}
+
+fn rules(is_exact: bool, window_seconds: NonZeroU32, capacity: u64) -> Option<Rules> {
+    let times = if is_exact { None } else { Times::of(window_seconds) };
+    times.map(|times| Rules { capacity, times })
 }
 
 /// What of a chain is given back. Where something came from a slab the ledger has nothing of it under that name. A chain
@@ -115,8 +125,6 @@ pub(super) fn request_bits(lease: &LeaseId) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
     use crate::limit::{LimitKey, Overage};
 

@@ -43,6 +43,7 @@ impl Limit {
 
     /// `now_ms` was read before the ledger is asked: it is T.
     fn ask(&mut self, amount: u64, up_to: bool, now_ms: u64, outside: &mut impl Outside) -> Ask {
+        self.count_requests(1, now_ms);
         let name = outside.fresh_name();
         let times = self.rules.times;
         self.asking = Some(Asking {

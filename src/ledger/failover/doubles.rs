@@ -1,0 +1,62 @@
+//! Names that both ledgers may have: the local one reserved them, and so did the real one before or after that.
+//!
+//! Bounded: the oldest is forgotten first, and then what the real ledger holds under that name ends by itself.
+
+use std::collections::VecDeque;
+
+use ahash::AHashMap;
+
+use crate::limit::LeaseId;
+
+/// Names remembered at most, some 50 bytes each. A thousand a second for four minutes, which is about as long as a
+/// lease usually lasts.
+const NAMES_MAX: usize = 1 << 18;
+
+/// What the real ledger has of a name that the local one reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AtReal {
+    /// It did not answer in time. If it holds the name it gives it back by itself, unless it can't tell whose it is.
+    MayHold,
+    /// It reserved the name, for one who sent it again.
+    Holds,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Doubles {
+    names: AHashMap<u128, AtReal>,
+    oldest_first: VecDeque<u128>,
+}
+
+impl Doubles {
+    pub(super) fn note(&mut self, lease: &LeaseId, at_real: AtReal) {
+        if self.names.insert(lease.bits(), at_real).is_some() {
+            return;
+        }
+        self.oldest_first.push_back(lease.bits());
+        if self.oldest_first.len() > NAMES_MAX {
+            let oldest = self.oldest_first.pop_front();
+            oldest.map(|oldest| self.names.remove(&oldest));
+        }
+    }
+
+    pub(super) fn get(&self, lease: &LeaseId) -> Option<AtReal> {
+        self.names.get(&lease.bits()).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten_first() {
+        let mut doubles = Doubles::default();
+        let name = |n: usize| LeaseId::parse(&n.to_string());
+        (0..=NAMES_MAX).for_each(|n| doubles.note(&name(n), AtReal::MayHold));
+        doubles.note(&name(1), AtReal::Holds);
+        assert_eq!(doubles.get(&name(0)), None);
+        assert_eq!(doubles.get(&name(1)), Some(AtReal::Holds));
+        assert_eq!(doubles.get(&name(NAMES_MAX)), Some(AtReal::MayHold));
+        assert_eq!((doubles.names.len(), doubles.oldest_first.len()), (NAMES_MAX, NAMES_MAX));
+    }
+}

@@ -1,0 +1,86 @@
+//! What the core does with all limits at once.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::ledger::slabs::returns::Step;
+use crate::ledger::slabs::times::Times;
+use crate::limit::LeaseId;
+
+struct At(u64);
+
+impl Outside for At {
+    fn now_ms(&mut self) -> u64 {
+        self.0
+    }
+
+    fn fresh_name(&mut self) -> LeaseId {
+        LeaseId::fresh(self.0, fastrand::u128(..))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Silent;
+
+impl Bell for Silent {
+    type Waiting = ();
+
+    fn listen(&mut self) {}
+
+    fn ring(&mut self) {}
+}
+
+const LIMIT: LimitId = LimitId::new(7);
+
+fn rules(capacity: u64, window_seconds: u32) -> Rules {
+    Rules { capacity, times: Times::of(NonZeroU32::new(window_seconds).unwrap()).unwrap() }
+}
+
+/// With a slab of 50 units of a limit of 1,000 in 10 s.
+fn with_slab() -> Core<&'static str, Silent> {
+    let core = Core::new(SlabUnits::default());
+    let need = Need { limit: LIMIT, account: "a", units: 40, rules: rules(1_000, 10) };
+    let mut asks = Asks::new();
+    let decision = core.request(std::slice::from_ref(&need), false, 0, &mut At(1_000), &mut asks);
+    let Decision::Ledger(aside) = decision else { panic!("{decision:?}") };
+    core.settle(aside, Settled::Admitted, &mut At(1_001));
+    let _ = core.request(&[Need { units: 1, ..need }], false, 0, &mut At(1_002), &mut asks);
+    assert_eq!(asks.len(), 1);
+    core.took(LIMIT, Took::Units(asks[0].2.amount), &mut At(1_003), &mut Asks::new());
+    assert_eq!(core.slabs(), 1);
+    core
+}
+
+#[test]
+fn limits_that_may_have_less_give_back_at_once() {
+    let rows = [
+        (Some(rules(1_000, 10)), true),
+        (Some(rules(5_000, 10)), true),
+        (Some(rules(999, 10)), false),
+        (Some(rules(1_000, 11)), false),
+        (None, false),
+    ];
+    for (now, keeps) in rows {
+        let core = with_slab();
+        core.recheck(|account| now.filter(|_| *account == "a"), &mut At(1_004));
+        assert_eq!(core.slabs(), usize::from(keeps), "{now:?}");
+        let back = core.next_due(&mut At(1_004)).map(|(_, back)| (back.account, back.step));
+        assert_eq!(back, (!keeps).then_some(("a", Step::Void)), "{now:?}");
+    }
+}
+
+#[test]
+fn what_is_still_asked_for_is_given_back_when_it_comes() {
+    let core = with_slab();
+    let need = Need { limit: LIMIT, account: "a", units: 50, rules: rules(1_000, 10) };
+    let mut asks = Asks::new();
+    let decision = core.request(&[need], false, 0, &mut At(1_005), &mut asks);
+    assert!(matches!(decision, Decision::Admitted), "{decision:?}");
+    assert_eq!(asks.len(), 1, "the next one, before this one is spent");
+    core.recheck(|_| None, &mut At(1_006));
+    core.took(LIMIT, Took::Units(asks[0].2.amount), &mut At(1_007), &mut Asks::new());
+    assert_eq!(core.slabs(), 0);
+    let unspent = std::iter::from_fn(|| core.next_due(&mut At(1_007)));
+    let steps: Vec<Step> = unspent.map(|(_, back)| back.step).collect();
+    assert_eq!(steps, [Step::Void], "the first one is spent and stays so for its window");
+}
