@@ -68,6 +68,8 @@ pub struct Asked<'a> {
     pub name: Name<'a>,
     /// Who asks, for those who look.
     pub domain: &'a Arc<str>,
+    /// It says that it has tried before.
+    pub is_retry: bool,
     pub now_ms: u64,
 }
 
@@ -150,7 +152,8 @@ impl Admission {
             domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
-        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, now_ms }).await
+        let is_retry = request.is_retry;
+        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, is_retry, now_ms }).await
     }
 
     /// What follows the plan, for those who know what they want.
@@ -205,7 +208,7 @@ impl Admission {
             // On the heap, because few have one and all would carry the space for it.
             Box::pin(self.count_shadows(plan, name, &id, &mut findings)).await;
         }
-        self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, now_ms);
+        self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, asked.is_retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
         self.count_per_limit(plan, &findings, true);
         Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
@@ -282,10 +285,10 @@ impl Admission {
         reason: Reason,
         code: Option<RefusalCode>,
     ) -> Decision {
-        let Asked { snapshot, plan, name, domain, now_ms } = *asked;
+        let Asked { snapshot, plan, name, domain, is_retry, now_ms } = *asked;
         // What never fits is not told to come back.
         let hint = (reason != Reason::NeverFits)
-            .then(|| self.hint(&snapshot.retry, plan, &findings, reason, now_ms).ms);
+            .then(|| self.hint(&snapshot.retry, plan, &findings, reason, is_retry, now_ms).ms);
         self.peek_the_rest(plan, &mut findings);
         code.inspect(|code| findings.believe_the_refusal(plan, *code));
         self.count_per_limit(plan, &findings, false);
@@ -305,11 +308,15 @@ impl Admission {
         findings: &Findings,
         policy: &RetryPolicy,
         domain: &Arc<str>,
+        is_retry: bool,
         now_ms: u64,
     ) {
         let charged = || charged(plan, findings);
         let hints = charged().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
         retry::on_allowed(hints, policy, now_ms);
+        if policy.rolling.informed {
+            charged().for_each(|it| self.keep_promise(it, is_retry, now_ms));
+        }
         charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
     }
 

@@ -39,6 +39,8 @@ mod observed;
 mod overage;
 mod ports;
 mod hints;
+mod informed;
+mod informed_app;
 mod matching;
 mod tls;
 mod tls_cli;
