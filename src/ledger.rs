@@ -139,6 +139,11 @@ pub trait Ledger: Send + Sync {
     /// holds to hand out by itself and may not have any more goes back at once. May take a while.
     fn limits_changed(&self, _: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {}
 
+    /// The longest lifetime of what was asked for since two ledgers are in use; `None` with one.
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        None
+    }
+
     /// Frees what expired, also for keys that nobody asks about any more. How many records this process holds then.
     fn sweep(&self) -> usize;
 

@@ -217,6 +217,10 @@ impl<L: Ledger> Ledger for Failover<L> {
         self.ledger.slab(account)
     }
 
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        self.ledger.longest_lifetime_seconds()
+    }
+
     fn sweep(&self) -> usize {
         let records = self.local.sweep() + self.ledger.sweep();
         self.metrics.memory_records.set(gauge(records));

@@ -87,6 +87,10 @@ impl<L: Ledger> Ledger for Arc<L> {
         (**self).limits_changed(spec_of);
     }
 
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        (**self).longest_lifetime_seconds()
+    }
+
     fn sweep(&self) -> usize {
         (**self).sweep()
     }

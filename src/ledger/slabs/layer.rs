@@ -359,6 +359,10 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.core.shown(account.id, clock::monotonic_ms())
     }
 
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        self.shared.ledger.longest_lifetime_seconds()
+    }
+
     fn sweep(&self) -> usize {
         if self.shared.is_on.load(Ordering::Relaxed) {
             self.shared.core.sweep(&mut Live);
