@@ -32,7 +32,7 @@ mod error;
 mod events;
 mod explain;
 mod gate;
-mod json;
+pub(crate) mod json;
 mod lease;
 mod limits;
 mod page;

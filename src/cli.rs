@@ -2,10 +2,14 @@
 //!
 //! Flags win over `SLUICE_*`, which win over `config/sluice.yaml`. Exit codes: 0 done or allowed, 1 a mistake, 2 denied.
 
+mod admin;
 mod bench;
 mod check;
 mod connect;
+mod describe;
+mod explain;
 mod serve;
+mod text;
 mod try_it;
 
 use std::path::PathBuf;
@@ -13,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::admin::AdminArgs;
 use self::connect::{Address, TlsArgs};
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
@@ -48,6 +53,20 @@ enum Command {
     /// Closed loop unless --rate is given; then requests are due at fixed times and latency counts from the due time.
     #[command(after_help = BENCH_HELP)]
     Bench(BenchArgs),
+    /// Ask a running server which limits a request would meet, charging nothing
+    ///
+    /// Prints where each limit is written, what it has left, and why the request would pass or not. Exits like `try`.
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(ExplainArgs),
+    /// Print a script that completes commands and flags in a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// Whose script
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, as a reader of man pages takes it
+    #[command(after_help = MAN_HELP)]
+    Man,
 }
 
 const SERVE_HELP: &str = "\
@@ -75,6 +94,25 @@ const BENCH_HELP: &str = "\
 Examples:
   sluice bench demo user={}                          as fast as 64 callers can, 1000 users
   sluice bench demo user={} --rate 5000 --seconds 30 latency at 5000 a second";
+
+const EXPLAIN_HELP: &str = "\
+Examples:
+  sluice explain demo path=/hello
+  sluice explain llm tenant=acme model=gpt-4o --hits 1200 --json
+  sluice explain --admin sluice.mesh:8080 --ca ca.pem demo path=/hello    where the admin port has TLS
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  sluice completions bash > /etc/bash_completion.d/sluice
+  sluice completions zsh > ~/.zfunc/_sluice
+  sluice completions fish > ~/.config/fish/completions/sluice.fish";
+
+const MAN_HELP: &str = "\
+Examples:
+  sluice man | man -l -
+  sluice man > /usr/local/share/man/man1/sluice.1";
 
 #[derive(Debug, Args)]
 struct ConfigDir {
@@ -110,6 +148,9 @@ struct CheckArgs {
     against: Option<String>,
     #[command(flatten)]
     tls: TlsArgs,
+    /// Print one JSON object instead of text: {problems}, and warnings and changes where there could be any
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -127,6 +168,26 @@ struct TryArgs {
     /// How many hits; 0 looks without charging
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u64,
+    /// Print one JSON object instead of text: {overall_code, statuses, headers}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    #[command(flatten)]
+    server: AdminArgs,
+    /// The domain of the rate-limit filter
+    domain: String,
+    /// Entries of the descriptor
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    entries: Vec<(String, String)>,
+    /// How many hits the request would have
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    hits: u64,
+    /// Print the server's answer as it is: {overall_code, limits}
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -159,6 +220,9 @@ struct BenchArgs {
     /// How many callers, over all connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count)]
     in_flight: usize,
+    /// Print one JSON object instead of text: {answers_per_second, latency_ms, codes}
+    #[arg(long)]
+    json: bool,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -185,6 +249,9 @@ impl Cli {
             Command::Check(args) => check::run(&args),
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
+            Command::Explain(args) => explain::run(&args),
+            Command::Completions { shell } => describe::completions(shell),
+            Command::Man => describe::man(),
         }
     }
 }
@@ -196,6 +263,14 @@ const ADMIN_TOKEN: &str = "SLUICE_ADMIN_TOKEN";
 fn admin_token() -> Option<Secret> {
     let token = std::env::var(ADMIN_TOKEN).ok()?;
     Some(token.trim()).filter(|token| !token.is_empty()).map(Secret::new)
+}
+
+/// Denied is neither a success nor a mistake.
+const DENIED: u8 = 2;
+
+/// One object on one line.
+fn print_json(json: &serde_json::Value) {
+    println!("{json}");
 }
 
 /// Prints an error and what caused it.

@@ -29,6 +29,7 @@ mod wire;
 mod app;
 mod budget;
 mod cli;
+mod cli_ask;
 mod footprint;
 mod malformed;
 mod observed;
