@@ -10,15 +10,18 @@ mod describe;
 mod explain;
 mod serve;
 mod text;
+mod top;
 mod try_it;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use self::admin::AdminArgs;
 use self::connect::{Address, TlsArgs};
+use crate::activity::By;
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
@@ -58,6 +61,11 @@ enum Command {
     /// Prints where each limit is written, what it has left, and why the request would pass or not. Exits like `try`.
     #[command(after_help = EXPLAIN_HELP)]
     Explain(ExplainArgs),
+    /// Watch the heaviest limits of a running server, and what happens there
+    ///
+    /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
+    #[command(after_help = TOP_HELP)]
+    Top(TopArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -100,6 +108,14 @@ Examples:
   sluice explain demo path=/hello
   sluice explain llm tenant=acme model=gpt-4o --hits 1200 --json
   sluice explain --admin sluice.mesh:8080 --ca ca.pem demo path=/hello    where the admin port has TLS
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
+
+const TOP_HELP: &str = "\
+Examples:
+  sluice top
+  sluice top --by used --json                        once, for a script
+  sluice top --admin sluice.mesh:8080 --ca ca.pem    where the admin port has TLS
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
 
@@ -190,6 +206,18 @@ struct ExplainArgs {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+struct TopArgs {
+    #[command(flatten)]
+    server: AdminArgs,
+    /// What makes a limit heavy: requests denied, requests admitted, or units used
+    #[arg(long, default_value = "denied", value_parser = by())]
+    by: By,
+    /// Print the server's answer once, as it is: {by, window_seconds, keys}
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Debug, Clone, Args)]
 struct BenchArgs {
     /// The server's gRPC address: host:port or unix:/path
@@ -225,6 +253,10 @@ struct BenchArgs {
     json: bool,
 }
 
+fn by() -> impl TypedValueParser<Value = By> {
+    PossibleValuesParser::new(By::ALL.map(By::name)).map(|name| By::named(&name).unwrap_or_default())
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse::<f64>().ok().filter(|rate| (0.001..=10_000_000.0).contains(rate));
     rate.ok_or_else(|| "a rate is a number from 0.001 to 10000000".to_owned())
@@ -250,6 +282,7 @@ impl Cli {
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Explain(args) => explain::run(&args),
+            Command::Top(args) => top::run(&args),
             Command::Completions { shell } => describe::completions(shell),
             Command::Man => describe::man(),
         }

@@ -40,6 +40,7 @@ mod matching;
 mod tls;
 mod tls_cli;
 mod tls_files;
+mod top;
 mod watching;
 
 mod live;
