@@ -31,18 +31,17 @@ async fn explain_says_which_limits_a_request_would_meet_and_charges_nothing() {
     let served = Sluice::with_limits(LIMITS).await;
     let admin = served.admin.to_string();
     let explain = |more: &[&str]| ran(&served, &[&["explain", "--admin", &admin], more].concat());
-    for _ in 0..3 {
-        let ran = explain(&["d", "a=1"]);
-        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
-        insta::assert_snapshot!(ran.stdout, @r"
-        overall_code: OK
+    explain(&["d", "a=1"]);
+    let ran_again = explain(&["d", "a=1"]);
+    assert_eq!((ran_again.code, ran_again.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!(ran_again.stdout, @r"
+    overall_code: OK
 
-        d:a=1:two
-          written in config/limits/limits.yaml:3
-          2 in 60 s: 0 used, 2 left
-          passes: the request takes 1
-        ");
-    }
+    d:a=1:two
+      written in config/limits/limits.yaml:3
+      2 in 60 s: 0 used, 2 left
+      passes: the request takes 1
+    ");
     assert_eq!(ran(&served, &["try", "--grpc", &served.grpc, "d", "a=1", "--hits", "2"]).code, 0);
     let ran = explain(&["d", "a=1"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (2, ""));

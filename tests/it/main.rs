@@ -27,6 +27,7 @@ mod testapp;
 mod wire;
 
 mod app;
+mod browser;
 mod budget;
 mod cli;
 mod cli_ask;

@@ -133,7 +133,7 @@ async fn without_a_terminal_top_prints_once() {
         let text = top(&[]);
         if text.contains("tenant") { Ok(text) } else { Err(text) }
     });
-    assert_eq!(denied.await, "Requests denied in the last 300 s\n1  d:tenant=acme\\u{1b}[2J\n");
+    assert_eq!(denied.await, "Requests denied in the last 300 s\n1  d:tenant=acme%1B[2J:hour\n");
     let json: Value = serde_json::from_str(&top(&["--json", "--by", "used"])).unwrap();
     assert_eq!((&json["by"], &json["keys"][0]["count"]), (&Value::from("used"), &Value::from(1)), "{json}");
     let ran = run(&mut sluice(served.dir.path(), &["top", "--by", "weight"]));
