@@ -204,7 +204,8 @@ function event(name, data) {
 }
 
 function overview(data) {
-  status(data.ready === null, data.ready === null ? "ready" : `not ready: ${data.ready}`);
+  const wrong = data.config.problems.length > 0 ? ", but the configuration has problems" : "";
+  status(data.ready === null, (data.ready === null ? "ready" : `not ready: ${data.ready}`) + wrong);
   $("version").textContent = data.version;
   decisions(data.decisions, data.time);
   denied(data.denied);
@@ -280,6 +281,7 @@ async function listen() {
     if (!answer.ok) throw new Error(`the server says ${answer.status}`);
     $("login").hidden = true;
     $("main").hidden = false;
+    beside();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -321,5 +323,4 @@ $("prefix").addEventListener("input", () => {
 });
 
 listen();
-beside();
 setInterval(() => $("main").hidden || beside(), 5000);
