@@ -9,7 +9,7 @@ SHELL := bash
 LOCKED := $(if $(CI),--locked)
 WITH_TOOLS := source .tools/env &&
 # Tests that load several servers or a browser at once: each has the machine to itself.
-ALONE := browser:: slab_fleet:: tigerbeetle_faults::
+ALONE := browser:: slab_fleet:: tigerbeetle_faults:: hub_fleet:: hub_faults::on_tigerbeetle::
 
 .PHONY: help
 help: ## this list

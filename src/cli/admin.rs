@@ -14,8 +14,8 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-use super::admin_token;
 use super::connect::{self, TlsArgs};
+use super::{ADMIN_TOKEN, token};
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::is_host_and_port;
 
@@ -39,7 +39,7 @@ impl AdminArgs {
     /// With the token of the environment.
     pub(super) fn server(&self) -> anyhow::Result<Server> {
         let scheme = if self.tls.is_none() { "http" } else { "https" };
-        Server::at(&format!("{scheme}://{}", self.admin.0), &self.tls, admin_token())
+        Server::at(&format!("{scheme}://{}", self.admin.0), &self.tls, token(ADMIN_TOKEN))
     }
 
     pub(super) fn address(&self) -> &str {

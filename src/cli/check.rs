@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::admin::{Server, run_within};
-use super::{CheckArgs, admin_token, complain, print_json};
+use super::{ADMIN_TOKEN, CheckArgs, complain, print_json, token};
 use crate::admin::config::LiveOutline;
 use crate::config::settings::secret::read_token;
 use crate::config::{self, Loaded, Problem};
@@ -74,7 +74,7 @@ impl Plan {
 }
 
 fn plan(args: &CheckArgs, url: &str, loaded: &Loaded) -> anyhow::Result<Plan> {
-    let token = match (admin_token(), &loaded.settings.admin.token_file) {
+    let token = match (token(ADMIN_TOKEN), &loaded.settings.admin.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => read_token(file).ok(),
         (None, None) => None,
