@@ -133,14 +133,14 @@ function denied(items) {
     const last = lastDenied.get(item.key);
     const said = last ? `${last.reason}, told to come ${wait(last.retry_after_ms)} at ${clock(last.time)}` : "";
     const count = item.error ? `${number(item.count - item.error)} to ${number(item.count)}` : number(item.count);
-    cells(row, [[item.key, "k"], [item.domain], [count, "n"], [said]]);
+    cells(row, [[item.key, "k"], [item.domain, "", "domain"], [count, "n", "denials"], [said, "", "last"]]);
   });
 }
 
 function used(items) {
   rows($("used"), items, (row, item) => {
     const count = item.error ? `${number(item.count - item.error)} to ${number(item.count)}` : number(item.count);
-    cells(row, [[item.key, "k"], [item.domain], [count, "n"]]);
+    cells(row, [[item.key, "k"], [item.domain, "", "domain"], [count, "n", "units"]]);
   });
 }
 
@@ -223,7 +223,7 @@ async function beside() {
     const ledger = await fetch("/v1/ledger", { headers: headers() });
     if (ledger.ok) {
       const all = (await ledger.json()).ledgers;
-      list($("ledgers"), all.map((it) => it.uri + (it.safe_after ? `, knows enough alone from ${new Date(it.safe_after).toLocaleString()}` : "")));
+      list($("ledgers"), all.map((it) => it.uri + (it.safe_after > Date.now() ? `, knows enough alone from ${new Date(it.safe_after).toLocaleString()}` : "")));
     }
     const peers = await fetch("/v1/peers", { headers: headers() });
     const there = peers.ok ? (await peers.json()).peers : [];
