@@ -8,12 +8,15 @@ mod check;
 mod connect;
 mod describe;
 mod explain;
+mod import;
+mod ratelimit;
 mod serve;
 mod text;
 mod top;
 mod try_it;
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -41,11 +44,22 @@ enum Command {
     /// standard error. SIGTERM drains and exits 0; a second one exits at once.
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
+    /// Serve in the place of envoyproxy/ratelimit, with that program's environment
+    ///
+    /// The same as calling this program by the name `ratelimit`. Takes HOST, PORT, GRPC_PORT, CONFIG_TYPE and the others from
+    /// the environment, the ledger from SLUICE_LEDGER, and ignores arguments. docs/envoy-gateway.md has the list.
+    #[command(after_help = RATELIMIT_HELP)]
+    Ratelimit(RatelimitArgs),
     /// Name every mistake of every file, with its line
     ///
     /// Reads the same files as `serve`, and exits 1 if anything in them is wrong.
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
+    /// Print the limits of another program as limits files of Sluice
+    ///
+    /// What can't be said is named on standard error with its line, and its limit is left out: then it exits 1.
+    #[command(subcommand, after_help = IMPORT_HELP)]
+    Import(Import),
     /// Ask a running server once, as Envoy would, and print its answer
     ///
     /// Each key=value is an entry of one descriptor, in order. Exits 0 when allowed, 2 when denied, 1 on errors.
@@ -87,6 +101,11 @@ Examples:
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 --hub 127.0.0.1:8082
   sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub";
 
+const RATELIMIT_HELP: &str = "\
+Examples:
+  CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 sluice ratelimit
+  RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit SLUICE_LEDGER=tigerbeetle:0@tb-0:3000 sluice ratelimit";
+
 const CHECK_HELP: &str = "\
 Examples:
   sluice check
@@ -94,6 +113,12 @@ Examples:
   sluice check --against https://sluice.mesh:8080 --ca ca.pem      the same where the admin port has TLS
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
+
+const IMPORT_HELP: &str = "\
+Examples:
+  sluice import limitador limits.yaml > config/limits/shop.yaml
+
+Several namespaces become several documents, each under the name of the file it belongs in.";
 
 const TRY_HELP: &str = "\
 Examples:
@@ -164,6 +189,13 @@ struct ServeArgs {
 }
 
 #[derive(Debug, Args)]
+struct RatelimitArgs {
+    /// Ignored
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    ignored: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
 struct CheckArgs {
     #[command(flatten)]
     config: ConfigDir,
@@ -175,6 +207,15 @@ struct CheckArgs {
     /// Print one JSON object instead of text: {problems}, and warnings and changes where there could be any
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Import {
+    /// Limitador's limits file
+    Limitador {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -283,10 +324,21 @@ fn entry(text: &str) -> Result<(String, String), String> {
 }
 
 impl Cli {
+    /// The command that `arguments` ask for, the name of the program first. Under the name `ratelimit` it is always that one.
+    pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let program = arguments.next().unwrap_or_default();
+        if Path::new(&program).file_name() == Some(OsStr::new(ratelimit::NAME)) {
+            return Ok(Self { command: Command::Ratelimit(RatelimitArgs { ignored: arguments.collect() }) });
+        }
+        Self::try_parse_from([program].into_iter().chain(arguments))
+    }
+
     pub fn run(self) -> ExitCode {
         match self.command {
+            Command::Ratelimit(RatelimitArgs { ignored }) => ratelimit::run(&ignored),
             Command::Serve(args) => serve::run(args),
             Command::Check(args) => check::run(&args),
+            Command::Import(Import::Limitador { files }) => import::limitador(&files),
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Explain(args) => explain::run(&args),

@@ -37,7 +37,7 @@ pub(crate) async fn post(
     let request = parse(&body?)?;
     let mut parsed = check::parse(&request, None)?;
     let checked = service.check(&mut parsed).await.map_err(WireError::from)?;
-    let (response, unsent) = check::response(checked);
+    let (response, unsent) = check::response(checked, &request, &service.tells);
     let status = match response.overall_code() {
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,

@@ -323,6 +323,11 @@ impl<L: Ledger> Ledger for Rotation<L> {
         Ok(if at_old.used > at_new.used { at_old } else { at_new })
     }
 
+    /// While both hold a part of a limit nobody knows the whole.
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        if self.successor().is_some() { None } else { self.old.comes_back(account, spec) }
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         let at_old = self.old.is_used_up(account, spec);
         self.successor().is_some_and(|new| new.is_used_up(&account.twin(), spec)) || at_old

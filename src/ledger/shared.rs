@@ -47,6 +47,10 @@ impl<L: Ledger> Ledger for Arc<L> {
         (**self).schedule(account, lifetime_seconds).await
     }
 
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        (**self).comes_back(account, spec)
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         (**self).is_used_up(account, spec)
     }

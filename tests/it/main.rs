@@ -7,6 +7,9 @@
     reason = "numbers and types of tests are small"
 )]
 
+#[path = "../support/ads.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod ads;
 #[path = "../support/authority.rs"]
 mod authority;
 #[path = "../support/fleet.rs"]
@@ -38,6 +41,8 @@ mod observed;
 mod overage;
 mod ports;
 mod hints;
+mod informed;
+mod informed_app;
 mod matching;
 mod tls;
 mod tls_cli;
@@ -55,6 +60,11 @@ mod live_state;
 #[cfg(feature = "tigerbeetle")]
 mod live_tigerbeetle;
 mod live_token;
+
+mod ratelimit;
+mod ratelimit_tls;
+mod xds;
+mod xds_go;
 
 mod lease_rows;
 mod lease_scenario;

@@ -325,6 +325,10 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.ledger.schedule(account, lifetime_seconds).await
     }
 
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        self.shared.ledger.comes_back(account, spec)
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         // What is held here to be handed out is left.
         let holds_some = self.slab(account).is_some_and(|slab| slab.held > 0);
