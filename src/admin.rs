@@ -37,7 +37,7 @@ mod error;
 mod events;
 mod explain;
 mod gate;
-mod json;
+pub(crate) mod json;
 mod lease;
 mod ledger;
 mod limits;

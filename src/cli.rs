@@ -2,21 +2,29 @@
 //!
 //! Flags win over `SLUICE_*`, which win over `config/sluice.yaml`. Exit codes: 0 done or allowed, 1 a mistake, 2 denied.
 
+mod admin;
 mod bench;
 mod check;
 mod connect;
+mod describe;
+mod explain;
 mod import;
 mod ratelimit;
 mod serve;
+mod text;
+mod top;
 mod try_it;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
+use self::admin::AdminArgs;
 use self::connect::{Address, TlsArgs};
+use crate::activity::By;
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
@@ -62,6 +70,25 @@ enum Command {
     /// Closed loop unless --rate is given; then requests are due at fixed times and latency counts from the due time.
     #[command(after_help = BENCH_HELP)]
     Bench(BenchArgs),
+    /// Ask a running server which limits a request would meet, charging nothing
+    ///
+    /// Prints where each limit is written, what it has left, and why the request would pass or not. Exits like `try`.
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(ExplainArgs),
+    /// Watch the heaviest limits of a running server, and what happens there
+    ///
+    /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
+    #[command(after_help = TOP_HELP)]
+    Top(TopArgs),
+    /// Print a script that completes commands and flags in a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// Whose script
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, as a reader of man pages takes it
+    #[command(after_help = MAN_HELP)]
+    Man,
 }
 
 const SERVE_HELP: &str = "\
@@ -103,6 +130,33 @@ const BENCH_HELP: &str = "\
 Examples:
   sluice bench demo user={}                          as fast as 64 callers can, 1000 users
   sluice bench demo user={} --rate 5000 --seconds 30 latency at 5000 a second";
+
+const EXPLAIN_HELP: &str = "\
+Examples:
+  sluice explain demo path=/hello
+  sluice explain llm tenant=acme model=gpt-4o --hits 1200 --json
+  sluice explain --admin sluice.mesh:8080 --ca ca.pem demo path=/hello    where the admin port has TLS
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
+
+const TOP_HELP: &str = "\
+Examples:
+  sluice top
+  sluice top --by used --json                        once, for a script
+  sluice top --admin sluice.mesh:8080 --ca ca.pem    where the admin port has TLS
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  sluice completions bash > /etc/bash_completion.d/sluice
+  sluice completions zsh > ~/.zfunc/_sluice
+  sluice completions fish > ~/.config/fish/completions/sluice.fish";
+
+const MAN_HELP: &str = "\
+Examples:
+  sluice man | man -l -
+  sluice man > /usr/local/share/man/man1/sluice.1";
 
 #[derive(Debug, Args)]
 struct ConfigDir {
@@ -150,6 +204,9 @@ struct CheckArgs {
     against: Option<String>,
     #[command(flatten)]
     tls: TlsArgs,
+    /// Print one JSON object instead of text: {problems}, and warnings and changes where there could be any
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -176,6 +233,38 @@ struct TryArgs {
     /// How many hits; 0 looks without charging
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u64,
+    /// Print one JSON object instead of text: {overall_code, statuses, headers}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    #[command(flatten)]
+    server: AdminArgs,
+    /// The domain of the rate-limit filter
+    domain: String,
+    /// Entries of the descriptor
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    entries: Vec<(String, String)>,
+    /// How many hits the request would have
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    hits: u64,
+    /// Print the server's answer as it is: {overall_code, limits}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct TopArgs {
+    #[command(flatten)]
+    server: AdminArgs,
+    /// What makes a limit heavy: requests denied, requests admitted, or units used
+    #[arg(long, default_value = "denied", value_parser = by())]
+    by: By,
+    /// Print the server's answer once, as it is: {by, window_seconds, keys}
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -208,6 +297,13 @@ struct BenchArgs {
     /// How many callers, over all connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count)]
     in_flight: usize,
+    /// Print one JSON object instead of text: {answers_per_second, latency_ms, codes}
+    #[arg(long)]
+    json: bool,
+}
+
+fn by() -> impl TypedValueParser<Value = By> {
+    PossibleValuesParser::new(By::ALL.map(By::name)).map(|name| By::named(&name).unwrap_or_default())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -245,6 +341,10 @@ impl Cli {
             Command::Import(Import::Limitador { files }) => import::limitador(&files),
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
+            Command::Explain(args) => explain::run(&args),
+            Command::Top(args) => top::run(&args),
+            Command::Completions { shell } => describe::completions(shell),
+            Command::Man => describe::man(),
         }
     }
 }
@@ -258,6 +358,14 @@ const LEDGER_TOKEN: &str = "SLUICE_LEDGER_TOKEN";
 fn token(variable: &str) -> Option<Secret> {
     let token = std::env::var(variable).ok()?;
     Some(token.trim()).filter(|token| !token.is_empty()).map(Secret::new)
+}
+
+/// Denied is neither a success nor a mistake.
+const DENIED: u8 = 2;
+
+/// One object on one line.
+fn print_json(json: &serde_json::Value) {
+    println!("{json}");
 }
 
 /// Prints an error and what caused it.

@@ -31,8 +31,10 @@ mod wire;
 mod work;
 
 mod app;
+mod browser;
 mod budget;
 mod cli;
+mod cli_ask;
 mod footprint;
 mod malformed;
 mod observed;
@@ -45,6 +47,7 @@ mod matching;
 mod tls;
 mod tls_cli;
 mod tls_files;
+mod top;
 mod watching;
 
 mod live;
