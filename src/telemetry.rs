@@ -136,6 +136,7 @@ pub struct Metrics {
     pub(crate) slabs: Gauge,
     pub slab_answers: SlabAnswers,
     pub slab_units: SlabUnits,
+    pub(crate) slab_panics: Counter,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub(crate) tls: TlsMetrics,
@@ -175,6 +176,7 @@ impl Default for Metrics {
             slabs: Gauge::default(),
             slab_answers: SlabAnswers::default(),
             slab_units: SlabUnits::default(),
+            slab_panics: Counter::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             tls: TlsMetrics::default(),
@@ -265,6 +267,11 @@ impl Metrics {
             handed_out: event("handed_out"),
             given_back: event("given_back"),
         };
+        r.register(
+            "sluice_slab_panics",
+            "Times that taking a slab or giving it back ended in a panic, which is a mistake in Sluice",
+            self.slab_panics.clone(),
+        );
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",
