@@ -9,7 +9,7 @@ SHELL := bash
 LOCKED := $(if $(CI),--locked)
 WITH_TOOLS := source .tools/env &&
 # Tests that load several servers at once: each has the machine to itself.
-ALONE := slab_fleet:: tigerbeetle_faults::
+ALONE := slab_fleet:: tigerbeetle_faults:: hub_fleet:: hub_faults::on_tigerbeetle::
 
 .PHONY: help
 help: ## this list

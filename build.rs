@@ -1,4 +1,4 @@
-//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API. Nobody needs protoc.
+//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API and for hubs. Nobody needs protoc.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -7,6 +7,8 @@ use prost::Message;
 
 const ENVOY: &str = "proto/envoy/service/ratelimit/v3/rls.proto";
 const LEASES: &str = "proto/sluice/v1/lease.proto";
+const LEDGER: &str = "proto/sluice/v1/ledger.proto";
+const CODEC: &str = "crate::codec::ProtoCodec";
 
 /// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
 const JSON_IN: &str = "#[derive(serde::Deserialize)] #[serde(default, deny_unknown_fields)]";
@@ -20,13 +22,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     lease_api()?;
+    // In a directory of its own: both files have the same package, which is the name of what is written.
+    let ledger = out.join("ledger");
+    fs::create_dir_all(&ledger)?;
+    let builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
+    builder.out_dir(ledger).compile_fds(protox::compile([LEDGER], ["proto"])?)?;
     Ok(())
 }
 
 fn lease_api() -> Result<(), Box<dyn std::error::Error>> {
-    let mut builder = tonic_prost_build::configure()
-        .emit_rerun_if_changed(false)
-        .codec_path("crate::api::codec::ProtoCodec");
+    let mut builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
     for message in ["Requirement", "Actual", "ReserveRequest", "CompleteRequest"] {
         builder = builder.message_attribute(format!("sluice.v1.{message}"), JSON_IN);
     }

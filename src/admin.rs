@@ -12,10 +12,12 @@
 //! | `PUT /v1/limits`, `DELETE /v1/limits/{key}` | makes, changes, removes one that no file owns; 409 for a file's |
 //! | `DELETE /v1/limits/{key}/debt` | forgives what a limit owes |
 //! | `GET`, `PUT`, `DELETE /v1/retry-policy` | the retry policy that holds, and an override of the file's |
+//! | `GET /v1/peers` | the sidecars of a hub, and what their slabs hold |
 //! | `GET /v1/top` | the heaviest limits of the last minutes: `by=denied`, `admitted` or `used`, `domain`, `limit` |
 //! | `GET /v1/events` | denials, reloads and the ledger as they happen, as server-sent events |
 //! | `POST /v1/explain` | what a request of `/json` would meet, charging nothing |
 //! | `GET /v1/config` | version, files, problems |
+//! | `GET /v1/ledger` | the ledgers in use; while one replaces another, from when on it alone knows enough |
 //! | `POST /v1/reserve`, `POST /v1/complete` | the lease API as JSON |
 //! | `POST /v1/reserve/batch`, `POST /v1/complete/batch` | the same, 1 to 256 at once |
 //! | `GET`, `DELETE /v1/leases/{id}` | a lease or a place in line of this instance: state, limits, when; leaves the line |
@@ -34,9 +36,11 @@ mod explain;
 mod gate;
 mod json;
 mod lease;
+mod ledger;
 mod limits;
 mod page;
 mod peer;
+mod peers;
 mod retry;
 mod rlconfig;
 mod top;
@@ -52,6 +56,7 @@ use axum::routing::{delete, get, post, put};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
+use crate::hub::Hub;
 use crate::listen::Listener;
 use crate::listen::port::{Bounds, Port};
 use crate::service::Service;
@@ -74,6 +79,8 @@ pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) control: Arc<Control>,
     pub(crate) certificates: Arc<Certificates>,
+    /// If this instance is one.
+    pub(crate) hub: Option<Arc<Hub>>,
 }
 
 impl FromRef<Admin> for Arc<Service> {
@@ -91,6 +98,12 @@ impl FromRef<Admin> for Arc<Control> {
 impl FromRef<Admin> for Arc<Certificates> {
     fn from_ref(admin: &Admin) -> Self {
         Arc::clone(&admin.certificates)
+    }
+}
+
+impl FromRef<Admin> for Option<Arc<Hub>> {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.hub.clone()
     }
 }
 
@@ -120,7 +133,9 @@ pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))
         .route("/v1/limits/{key}/debt", delete(limits::forgive))
         .route("/v1/retry-policy", get(retry::get).merge(policy).delete(retry::delete))
+        .route("/v1/peers", get(peers::get))
         .route("/v1/config", get(config::get))
+        .route("/v1/ledger", get(ledger::get))
         .route("/v1/config/limits", get(config::limits))
         .fallback(async || ApiError::not_found("no such route", "GET /v1/config is a place to start"))
         .method_not_allowed_fallback(async || {

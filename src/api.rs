@@ -7,7 +7,6 @@ pub mod delivery;
 pub mod pb;
 
 pub(crate) mod check;
-pub(crate) mod codec;
 pub(crate) mod error;
 pub(crate) mod lease;
 pub(crate) mod queue;

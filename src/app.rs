@@ -2,8 +2,11 @@
 //!
 //! Used by the binary and, on port 0, by tests. Refuses to know command lines and signals.
 
+mod hub;
+mod ledger;
+
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,21 +14,22 @@ use arc_swap::ArcSwap;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::hub::{HubPort, HubSocket, instance_name};
+use self::ledger::{Opening, layered};
 use crate::activity::Activity;
 use crate::admin::{Admin, Gate};
 use crate::admission::Admission;
 use crate::config::settings;
-use crate::config::settings::secret::{check_admin_exposure, read_secrets, read_token};
-use crate::config::settings::value::{LedgerUri, Listen};
+use crate::config::settings::secret::{Secret, check_admin_exposure, read_secrets, read_token};
+use crate::config::settings::value::Listen;
 use crate::config::{Loaded, Problem, Settings};
 use crate::control::{Composed, Control, files, with_api};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
-use crate::ledger::memory::Memory;
-use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
-use crate::ledger::{Accounts, Backend, CapacityEvent, Failover, Ledger, LiveLedger, Slabs};
+use crate::ledger::{Accounts, Ledger};
 use crate::listen::{Listener, descriptors};
 use crate::service::Service;
+use crate::service::ledgers::Ledgers;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
@@ -62,7 +66,7 @@ pub enum StartError {
     #[error("leases: {0}")]
     Secrets(String),
     #[error("{0}")]
-    AdminToken(String),
+    Token(String),
     #[error(transparent)]
     State(#[from] Broken),
     #[error("{0}.tls: {1}")]
@@ -74,6 +78,8 @@ pub enum StartError {
 pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
+    /// Where sidecars come, if this instance is a hub.
+    pub hub: Option<SocketAddr>,
     pub service: Arc<Service>,
     pub control: Arc<Control>,
     /// Stops the gRPC port, then everything else.
@@ -81,6 +87,7 @@ pub struct App {
     health: grpc::Health,
     drain_wait: Duration,
     stop_admin: CancellationToken,
+    hub_port: Option<HubPort>,
     tasks: Supervisor,
 }
 
@@ -101,6 +108,11 @@ impl App {
         let admin_tls = secure("admin", &settings.admin.tls, Alpn::Http1)?;
         let grpc_listener = bind("grpc", &settings.grpc.listen, grpc_tls).await?;
         let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen), admin_tls).await?;
+        let hub_tls = secure("hub", &settings.hub.tls, Alpn::Http2)?;
+        let ledger_tls = settings.ledger.tls.as_ref();
+        let ledger_tls = ledger_tls.map(|files| certificates.client(files, Alpn::Http2)).transpose();
+        let ledger_tls = ledger_tls.map_err(|error| StartError::Tls("ledger", error))?;
+        let hub_socket = HubSocket::bind(&settings.hub, hub_tls).await?;
         let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
         let grpc = bound(&grpc_listener, &settings.grpc.listen);
         let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
@@ -109,7 +121,15 @@ impl App {
         };
         let signer = open_signer(&settings.leases)?;
         let (events, capacity_events) = mpsc::unbounded_channel();
-        let ledger = open_ledger(&settings, &metrics, events)?;
+        let opening = Opening {
+            ledger: &settings.ledger,
+            name: instance_name(&place_of(&grpc)),
+            hub_tls: ledger_tls,
+            metrics: &metrics,
+            events,
+        };
+        let backend = opening.open()?;
+        let ledger = layered(Arc::clone(&backend), &settings.ledger, &metrics);
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
@@ -123,7 +143,8 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
-        let service = Arc::new(Service::new(live, admission, leases, metrics));
+        let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms());
+        let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();
         let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));
@@ -131,7 +152,7 @@ impl App {
 
         let (stop_grpc, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (health, health_set) = tokio::sync::oneshot::channel();
-        let shares = descriptors::shares();
+        let shares = descriptors::shares(hub_socket.is_some());
         let grpc_port = grpc::port(shares.grpc, &service.metrics);
         let admin_port = admin::port(shares.admin, &service.metrics);
         let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
@@ -142,8 +163,14 @@ impl App {
             Ok::<(), String>(())
         });
         tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
-        let admin_state =
-            Admin { service: Arc::clone(&service), control: Arc::clone(&control), certificates };
+        let hub_port =
+            hub_socket.map(|socket| socket.serve(backend, Arc::clone(&service), shares.hub, &tasks));
+        let admin_state = Admin {
+            service: Arc::clone(&service),
+            control: Arc::clone(&control),
+            certificates,
+            hub: hub_port.as_ref().map(HubPort::hub),
+        };
         let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
         tasks.run_until("the admin port", stop_admin.clone(), async {
             serving_admin.await;
@@ -161,7 +188,20 @@ impl App {
         tasks.run_forever("housekeeping", keep_house(Arc::clone(&service), health.clone()));
         let drain_wait = Duration::from_secs(settings.drain.wait_seconds);
         let tasks = supervisor;
-        Ok(Self { grpc, admin, service, control, stop_grpc, health, drain_wait, stop_admin, tasks })
+        let hub = hub_port.as_ref().map(|port| port.address);
+        Ok(Self {
+            grpc,
+            admin,
+            hub,
+            service,
+            control,
+            stop_grpc,
+            health,
+            drain_wait,
+            stop_admin,
+            hub_port,
+            tasks,
+        })
     }
 
     /// Returns when a part of it ends by itself, which none should: which, and why.
@@ -176,9 +216,10 @@ impl App {
     /// 2. the queue closes: those who wait and those who watch would hold up the calls;
     /// 3. the gRPC port finishes its calls, and only then
     /// 4. the completions that their callers did not wait for: a call that finishes may start one;
-    /// 5. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
+    /// 5. sidecars are sent to other hubs, and get their last answers;
+    /// 6. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 6. the admin port goes last, so that whoever watches can see all of it.
+    /// 7. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(self) {
         self.service.start_draining();
         self.health.set(false).await;
@@ -191,6 +232,9 @@ impl App {
             tracing::warn!("calls did not finish in time");
         }
         self.service.leases.close(DRAIN_MAX).await;
+        if let Some(hub) = &self.hub_port {
+            hub.leave(DRAIN_MAX).await;
+        }
         self.service.admission.ledger.close().await;
         self.service.end_watching();
         self.stop_admin.cancel();
@@ -238,50 +282,31 @@ fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
 /// Who may use the admin port.
 fn gate(settings: &Settings) -> Result<Gate, StartError> {
     let admin = &settings.admin;
-    let token = match (&admin.token, &admin.token_file) {
-        (Some(token), _) => Some(token.clone()),
-        (None, Some(file)) => Some(read_token(file).map_err(StartError::AdminToken)?),
-        (None, None) => None,
-    };
-    check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::AdminToken)?;
+    let token = token_of(admin.token.as_ref(), admin.token_file.as_deref())?;
+    check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::Token)?;
     Ok(Gate::new(token.as_ref(), admin.open_reads))
+}
+
+/// A token as it was given, or that of a file.
+fn token_of(token: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>, StartError> {
+    match (token, file) {
+        (Some(token), _) => Ok(Some(token.clone())),
+        (None, Some(file)) => read_token(file).map(Some).map_err(StartError::Token),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Where on its machine this instance is.
+fn place_of(grpc: &Listen) -> String {
+    match grpc {
+        Listen::Tcp(address) => address.port().to_string(),
+        Listen::Unix(path) => path.display().to_string(),
+    }
 }
 
 fn unfit(state: &State, problems: &[Problem]) -> Broken {
     let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
     state.override_does_not_fit(&words.join("; "))
-}
-
-type Events = mpsc::UnboundedSender<CapacityEvent>;
-
-fn open_ledger(
-    settings: &Settings,
-    metrics: &Arc<Metrics>,
-    events: Events,
-) -> Result<LiveLedger, StartError> {
-    let ledger = &settings.ledger;
-    let backend = match &ledger.uri {
-        LedgerUri::Memory => {
-            metrics.ledger_up.set(1);
-            Backend::Memory(Memory::default())
-        }
-        LedgerUri::TigerBeetle { cluster, addresses } => {
-            let options = TigerBeetleOptions {
-                cluster: Cluster { id: *cluster, addresses: addresses.clone() },
-                transfer_ids: ledger.transfer_ids,
-                timeout: Duration::from_millis(ledger.timeout_ms),
-                queue_max: ledger.queue_max,
-                sums: true,
-                events: Some(events),
-            };
-            let started = TigerBeetle::start(options, Arc::clone(metrics));
-            Backend::TigerBeetle(started.map_err(StartError::Ledger)?)
-        }
-    };
-    let timeout = Duration::from_millis(ledger.timeout_ms);
-    let slabs =
-        Slabs::start(backend, ledger.slabs == settings::value::Slabs::On, timeout, Arc::clone(metrics));
-    Ok(Failover::new(slabs, ledger.on_failure, ledger.local_share.get(), Arc::clone(metrics)))
 }
 
 /// Frees what expired and tells health checks what readiness is.

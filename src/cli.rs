@@ -55,7 +55,10 @@ Examples:
   sluice serve                                       the memory ledger, the files in config/
   sluice serve --grpc 127.0.0.1:0 --admin 127.0.0.1:0
   sluice serve --grpc unix:/run/sluice.sock
-  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)";
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)
+  sluice serve --ledger tigerbeetle:0@old:3000 --ledger tigerbeetle:1@new:3000    while the new one replaces the old one
+  sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 --hub 127.0.0.1:8082
+  sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub";
 
 const CHECK_HELP: &str = "\
 Examples:
@@ -96,9 +99,14 @@ struct ServeArgs {
     /// Where people and Prometheus look: ip:port [default: 127.0.0.1:8080]
     #[arg(long, env = "SLUICE_ADMIN", value_name = "ADDRESS")]
     admin: Option<TcpListen>,
-    /// memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…] [default: memory]
-    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER")]
-    ledger: Option<LedgerUri>,
+    /// Where other Sluices use this one's ledger: ip:port [default: nowhere]
+    #[arg(long, env = "SLUICE_HUB", value_name = "ADDRESS")]
+    hub: Option<TcpListen>,
+    /// memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…] [default: memory]
+    ///
+    /// Twice, or with a semicolon between: the old one and the new one, while the new one replaces it.
+    #[arg(long, env = "SLUICE_LEDGER", value_name = "LEDGER", value_delimiter = ';')]
+    ledger: Vec<LedgerUri>,
 }
 
 #[derive(Debug, Args)]
@@ -189,12 +197,14 @@ impl Cli {
     }
 }
 
-/// A secret is no flag: every process on the machine can read those.
+/// Secrets are no flags: every process on the machine can read those.
 const ADMIN_TOKEN: &str = "SLUICE_ADMIN_TOKEN";
+const HUB_TOKEN: &str = "SLUICE_HUB_TOKEN";
+const LEDGER_TOKEN: &str = "SLUICE_LEDGER_TOKEN";
 
-/// The admin token of the environment. An empty one is none.
-fn admin_token() -> Option<Secret> {
-    let token = std::env::var(ADMIN_TOKEN).ok()?;
+/// A token of the environment. An empty one is none.
+fn token(variable: &str) -> Option<Secret> {
+    let token = std::env::var(variable).ok()?;
     Some(token.trim()).filter(|token| !token.is_empty()).map(Secret::new)
 }
 

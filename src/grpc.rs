@@ -5,7 +5,7 @@
 mod body;
 mod front;
 mod lease;
-mod opening;
+pub(crate) mod opening;
 pub mod rls;
 mod unread;
 mod watch;
@@ -27,8 +27,8 @@ use tonic_health::server::HealthReporter;
 use self::front::{Front, REFLECTIONS_MAX};
 use self::opening::Opening;
 use self::unread::{Unread, Watched};
-use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::pb;
+use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::{Bounds, Place, Port};
 use crate::listen::{Listener, Transport};
 use crate::service::Service;
@@ -54,7 +54,7 @@ const SEND_BUFFER_BYTES_MAX: usize = 64 << 10;
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// From the start of a connection to the client's preface.
-const PREFACE_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const PREFACE_WITHIN: Duration = Duration::from_secs(10);
 
 /// From then on a dead peer is noticed within the sum of both.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -143,7 +143,7 @@ impl Server {
 
 /// Runs the calls of all connections. A call ends with its connection at the latest.
 #[derive(Debug, Clone)]
-struct Calls(Arc<Port>);
+pub(crate) struct Calls(pub(crate) Arc<Port>);
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Calls {
     fn execute(&self, call: F) {

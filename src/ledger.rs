@@ -23,18 +23,24 @@
 //! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
 //! already, and mostly it gives something back.
 //!
-//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, and a layer is a ledger over another
+//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, or reach one that does, and a layer is a ledger over another
 //! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
-//! away, and [`Slabs`] another, which answers for hot limits without a round trip.
+//! away, [`Slabs`] another, which answers for hot limits without a round trip, and [`Rotation`] one over two ledgers, of which
+//! the second replaces the first.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
 mod account;
 mod backend;
 pub mod debt_log;
 mod failover;
+pub mod hub;
 pub mod memory;
 mod options;
+mod owing;
+mod rotation;
+mod sample;
 mod schedule;
+mod shared;
 pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
@@ -51,13 +57,14 @@ pub use self::account::{Account, Accounts};
 pub use self::backend::Backend;
 pub use self::failover::{Failover, OnFailure};
 pub use self::options::TransferIds;
+pub use self::rotation::Rotation;
 pub use self::schedule::{Release, Schedule};
 pub use self::slabs::Slabs;
 pub use self::slabs::limit::Shown as SlabView;
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
 
 /// The ledger of a running server.
-pub type LiveLedger = Failover<Slabs<Backend>>;
+pub type LiveLedger = Failover<Slabs<Arc<Rotation<Backend>>>>;
 
 /// What every ledger and every layer answers. Nothing here waits without a deadline.
 pub trait Ledger: Send + Sync {
@@ -120,6 +127,9 @@ pub trait Ledger: Send + Sync {
         None
     }
 
+    /// What the slabs of a layer above hold now, for whoever shows it elsewhere.
+    fn tell_slabs(&self, _: impl FnOnce() -> Vec<SlabHeld>) {}
+
     /// Other limits are live: `spec_of` says what an account's limit is now, `None` if there is none. What this instance
     /// holds to hand out by itself and may not have any more goes back at once. May take a while.
     fn limits_changed(&self, _: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {}
@@ -137,6 +147,15 @@ pub struct Chain {
     pub lease: LeaseId,
     pub keep: Keep,
     pub transfers: SmallVec<[Transfer; 4]>,
+}
+
+impl Chain {
+    /// Only what reserves is undone; what a completion did stays.
+    pub(crate) fn can_be_given_back(&self) -> bool {
+        let reserves =
+            |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
+        self.transfers.iter().all(reserves)
+    }
 }
 
 /// Some of the transfers of a chain, by their places in it.
@@ -306,6 +325,13 @@ pub struct Want {
     pub overage: Overage,
     /// No reservation of it lives longer.
     pub lifetime_seconds: NonZeroU32,
+}
+
+/// What this instance holds of a limit to hand out by itself.
+#[derive(Debug, Clone)]
+pub struct SlabHeld {
+    pub account: Arc<Account>,
+    pub held: u64,
 }
 
 /// A change of capacity that takes time, told so that it can be remembered over a restart.

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod app;
 
 pub mod admin;
+pub mod hub;
 pub mod grpc;
 
 pub mod api;
@@ -30,6 +31,7 @@ pub mod retry;
 pub(crate) mod activity;
 
 pub mod limit;
+pub mod codec;
 pub mod tls;
 pub mod telemetry;
 pub mod clock;

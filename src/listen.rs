@@ -5,6 +5,7 @@
 pub mod descriptors;
 pub(crate) mod port;
 pub(crate) mod stream;
+pub(crate) mod token;
 pub(crate) mod transport;
 
 use std::path::PathBuf;

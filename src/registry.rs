@@ -11,6 +11,7 @@ pub(crate) mod tree;
 pub mod changes;
 pub mod outline;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -93,6 +94,12 @@ impl Registry {
         self.domains.get(name).map(|level| &**level)
     }
 
+    /// The longest lifetime that a reservation of any limit has; `None` if there are no limits.
+    pub(crate) fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        let named = self.named.values().map(|limit| limit.spec.kind.lifetime_seconds());
+        named.chain(self.domains.values().filter_map(|level| longest_in(level))).max()
+    }
+
     /// The limit that `key` names: a named one, or a derived one whether or not a request ever used it.
     pub fn resolve(&self, key: &str, accounts: &Accounts) -> Option<Arc<NamedLimit>> {
         if let Some(named) = self.named.get(key) {
@@ -122,4 +129,12 @@ impl Registry {
         // A shared pattern is written with the pattern, not with a value that matches it.
         (written == key).then_some(&rule.spec)
     }
+}
+
+fn longest_in(level: &Level) -> Option<NonZeroU32> {
+    let longest = |node: &Node| {
+        let rules = node.rules.iter().map(|rule| rule.spec.kind.lifetime_seconds());
+        rules.chain(longest_in(&node.children)).max()
+    };
+    level.nodes().into_iter().filter_map(|(_, _, node)| longest(node)).max()
 }

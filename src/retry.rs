@@ -14,7 +14,7 @@ mod hints;
 pub mod eta;
 
 pub mod budget;
-mod window;
+pub(crate) mod window;
 
 pub mod backoff;
 

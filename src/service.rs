@@ -7,6 +7,7 @@ pub(crate) mod complete;
 pub(crate) mod explain;
 pub(crate) mod forgive;
 pub(crate) mod inspect;
+pub(crate) mod ledgers;
 pub mod queue;
 pub mod reserve;
 pub mod unsent;
@@ -25,6 +26,7 @@ use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
+use ledgers::Ledgers;
 
 /// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
 const LEASE_API: &str = "lease_api";
@@ -35,6 +37,7 @@ pub struct Service {
     pub admission: Admission,
     pub(crate) leases: Leases,
     pub queue: Queue,
+    ledgers: Ledgers,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
     /// What it is called where others have a domain.
@@ -49,7 +52,13 @@ pub struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(live: Live, admission: Admission, leases: Leases, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        live: Live,
+        admission: Admission,
+        leases: Leases,
+        ledgers: Ledgers,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (lease_api, lease_api_name) = (metrics.domain(LEASE_API), Arc::from(LEASE_API));
         let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
@@ -59,6 +68,7 @@ impl Service {
             admission,
             leases,
             queue,
+            ledgers,
             metrics,
             lease_api,
             lease_api_name,

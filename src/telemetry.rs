@@ -117,6 +117,10 @@ pub struct Metrics {
     pub(crate) decision_seconds: Histogram,
     pub(crate) retry_after_ms: Histogram,
     pub(crate) ledger_up: Gauge,
+    pub(crate) ledgers: Gauge,
+    pub(crate) ledger_safe_after: Gauge<f64, std::sync::atomic::AtomicU64>,
+    /// Sessions that the cluster has no connection left for.
+    pub(crate) ledger_no_connection: Gauge,
     pub(crate) ledger_batch_events: Histogram,
     pub(crate) ledger_batch_seconds: Histogram,
     pub(crate) ledger_queue_depth: Gauge,
@@ -134,6 +138,8 @@ pub struct Metrics {
     /// In the order of [`QueueEvent::ALL`].
     queue: [Counter; QueueEvent::COUNT],
     pub(crate) slabs: Gauge,
+    pub(crate) hub_streams: Gauge,
+    pub(crate) hub_chains: Counter,
     pub slab_answers: SlabAnswers,
     pub slab_units: SlabUnits,
     pub(crate) slab_panics: Counter,
@@ -159,6 +165,9 @@ impl Default for Metrics {
             decision_seconds: Histogram::new(exponential_buckets(1e-6, 2.0, 20)),
             retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
             ledger_up: Gauge::default(),
+            ledgers: Gauge::default(),
+            ledger_safe_after: Gauge::default(),
+            ledger_no_connection: Gauge::default(),
             ledger_batch_events: Histogram::new(exponential_buckets(1.0, 2.0, 14)),
             ledger_batch_seconds: Histogram::new(exponential_buckets(1e-4, 2.0, 16)),
             ledger_queue_depth: Gauge::default(),
@@ -174,6 +183,8 @@ impl Default for Metrics {
             queue_eta_ratio: Histogram::new([0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0]),
             queue: Default::default(),
             slabs: Gauge::default(),
+            hub_streams: Gauge::default(),
+            hub_chains: Counter::default(),
             slab_answers: SlabAnswers::default(),
             slab_units: SlabUnits::default(),
             slab_panics: Counter::default(),
@@ -205,6 +216,17 @@ impl Metrics {
         r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
         r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
+        r.register("sluice_ledgers", "Ledgers in use: 2 while one replaces the other", self.ledgers.clone());
+        r.register(
+            "sluice_ledger_safe_after_seconds",
+            "From when on the last ledger of the settings alone knows enough, in Unix seconds",
+            self.ledger_safe_after.clone(),
+        );
+        r.register(
+            "sluice_ledger_no_connection",
+            "Sessions of this instance, of two, that the cluster has no connection left for",
+            self.ledger_no_connection.clone(),
+        );
         r.register(
             "sluice_ledger_batch_events",
             "Events per request to the ledger",
@@ -267,6 +289,12 @@ impl Metrics {
             handed_out: event("handed_out"),
             given_back: event("given_back"),
         };
+        r.register("sluice_hub_streams", "Sidecars that use this hub", self.hub_streams.clone());
+        r.register(
+            "sluice_hub_chains",
+            "Chains that sidecars have sent to this hub",
+            self.hub_chains.clone(),
+        );
         r.register(
             "sluice_slab_panics",
             "Times that taking a slab or giving it back ended in a panic, which is a mistake in Sluice",

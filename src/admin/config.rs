@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use crate::config::Problem;
-use crate::control::{Control, as_json};
+use crate::control::as_json;
 use crate::registry::outline::Outline;
 use crate::service::Service;
-use crate::tls::{Certificates, FileProblem};
+use crate::tls::FileProblem;
 
 #[derive(Debug, Serialize)]
 pub struct ConfigView {
@@ -47,12 +47,8 @@ pub struct LiveOutline {
     pub retry_policy: serde_json::Value,
 }
 
-pub(crate) async fn get(
-    State(service): State<Arc<Service>>,
-    State(control): State<Arc<Control>>,
-    State(certificates): State<Arc<Certificates>>,
-) -> Json<ConfigView> {
-    Json(ConfigView::new(&Admin { service, control, certificates }))
+pub(crate) async fn get(State(admin): State<Admin>) -> Json<ConfigView> {
+    Json(ConfigView::new(&admin))
 }
 
 fn problem(of_tls: &FileProblem) -> Problem {

@@ -2,19 +2,18 @@
 //!
 //! Health checks and the files of the page are open to all, and so are calls that only read, if the settings say so. Refuses to know what a call does.
 
-use std::hint::black_box;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use sha2::{Digest, Sha256};
 
 use super::browser;
 use super::error::ApiError;
 use super::page;
 use crate::config::settings::secret::Secret;
+use crate::listen::token::Token;
 
 /// What orchestrators ask, who have no token.
 const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
@@ -23,28 +22,13 @@ const OPEN: [&str; 3] = ["/livez", "/readyz", "/healthcheck"];
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     /// Absent: everybody may.
-    token: Option<Arc<Fingerprint>>,
+    token: Option<Arc<Token>>,
     open_reads: bool,
-}
-
-/// Of tokens, so that comparing two takes the same time however many of their characters, and how many, are the same.
-#[derive(Debug)]
-struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    fn of(token: &str) -> Self {
-        Self(Sha256::digest(token.as_bytes()).into())
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        let pairs = self.0.iter().zip(&other.0);
-        black_box(pairs.fold(0, |different, (a, b)| different | black_box(a ^ b))) == 0
-    }
 }
 
 impl Gate {
     pub(crate) fn new(token: Option<&Secret>, open_reads: bool) -> Self {
-        Self { token: token.map(|token| Arc::new(Fingerprint::of(token.expose()))), open_reads }
+        Self { token: token.map(|token| Arc::new(Token::new(token))), open_reads }
     }
 
     /// What a call may do, or why nothing.
@@ -58,7 +42,7 @@ impl Gate {
                 None => Ok(if is_ours { Access::Full } else { Access::Look }),
             };
         };
-        if bearer(request).is_some_and(|given| token.is(&Fingerprint::of(given))) {
+        if token.is_in(request.headers()) {
             return Ok(Access::Full);
         }
         let path = request.uri().path();
@@ -77,14 +61,6 @@ pub(crate) enum Access {
     Full,
     /// See what changes nothing and gives nothing away: no lease token, and no lease is picked up by looking at it.
     Look,
-}
-
-/// The token that a call carries.
-fn bearer(request: &Request) -> Option<&str> {
-    let value = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// In front of every route, also of those that don't exist.

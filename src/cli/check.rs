@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use tokio::task::JoinSet;
 
 use super::connect::{self, TlsArgs};
-use super::{CheckArgs, admin_token, complain};
+use super::{ADMIN_TOKEN, CheckArgs, complain, token};
 use crate::admin::config::LiveOutline;
 use crate::config::settings::secret::{Secret, read_token};
 use crate::config::{self, Loaded, Problem};
@@ -51,7 +51,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 /// Prints what a reload of these files would change in the server at `url`.
 fn plan(url: &str, tls: &TlsArgs, loaded: &Loaded) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    let token = match (admin_token(), &loaded.settings.admin.token_file) {
+    let token = match (token(ADMIN_TOKEN), &loaded.settings.admin.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => read_token(file).ok(),
         (None, None) => None,

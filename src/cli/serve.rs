@@ -8,9 +8,9 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::check::print_problems;
-use super::{ServeArgs, admin_token, complain};
+use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
-use crate::config::settings::value::LogFormat;
+use crate::config::settings::value::{LogFormat, old_and_new};
 use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
 use crate::telemetry;
 
@@ -24,7 +24,9 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
     };
     let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
     let state_dir = args.state_dir.clone();
-    put_over(&mut loaded.settings, args);
+    if let Err(message) = put_over(&mut loaded.settings, args) {
+        return complain(&anyhow::Error::msg(message));
+    }
     match start(loaded, config_dir, state_dir) {
         Ok(code) => code,
         Err(error) => complain(&error),
@@ -32,24 +34,33 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
 }
 
 /// Flags and variables win over the file.
-fn put_over(settings: &mut Settings, args: ServeArgs) {
+fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     if let Some(listen) = args.grpc {
         settings.grpc.listen = listen;
     }
     if let Some(listen) = args.admin {
         settings.admin.listen = listen.0;
     }
-    if let Some(uri) = args.ledger {
-        settings.ledger.uri = uri;
+    if let Some(listen) = args.hub {
+        settings.hub.listen = Some(listen.0);
     }
-    settings.admin.token = admin_token();
+    if !args.ledger.is_empty() {
+        let both = old_and_new(args.ledger).map_err(|message| format!("--ledger {message}"))?;
+        (settings.ledger.uri, settings.ledger.successor) = both;
+    }
+    settings.admin.token = token(ADMIN_TOKEN);
+    settings.hub.token = token(HUB_TOKEN);
+    settings.ledger.token = token(LEDGER_TOKEN);
+    Ok(())
 }
 
 fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Result<ExitCode> {
     let settings = &loaded.settings;
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
-    for warning in &loaded.hot.warnings {
+    // A hub answers for the limits of its sidecars, and needs none itself.
+    let is_bare_hub = settings.hub.listen.is_some() && loaded.hot.files.is_empty();
+    for warning in loaded.hot.warnings.iter().filter(|_| !is_bare_hub) {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
@@ -59,9 +70,13 @@ fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Res
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {
     // Before anything is promised, so that a signal is never missed.
     let mut stop = Stop::new().context("signals can't be watched")?;
-    let ledger = options.loaded.settings.ledger.uri.clone();
+    let ledger =
+        options.loaded.settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let app = App::start(options).await?;
-    let addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
+    let mut addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
+    if let Some(hub) = app.hub {
+        addresses += &format!("hub listening on {hub}\n");
+    }
     // A script that only wanted the first line may have closed the pipe: that is no reason to stop.
     let _ = std::io::stdout().write_all(addresses.as_bytes()).and_then(|()| std::io::stdout().flush());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), grpc = %app.grpc, admin = %app.admin, %ledger, "started");

@@ -255,7 +255,7 @@ impl<'v> List<'v> {
     }
 }
 
-fn read_scalar<'v, T>(
+pub(crate) fn read_scalar<'v, T>(
     value: &'v Value<'v>,
     read: impl FnOnce(&'v str, bool) -> Result<T, String>,
 ) -> Result<T, String> {

@@ -14,11 +14,11 @@ use std::path::PathBuf;
 
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
-use super::decode::{At, Fields, Sink};
+use super::decode::{At, Fields, Sink, read_scalar};
 use super::problem::Problems;
 use super::shape::Shape;
 use super::source::Document;
-use super::tree::Data;
+use super::tree::{Data, Value};
 use super::yaml;
 use crate::tls::{ClientFiles, ServerFiles};
 
@@ -66,15 +66,23 @@ pub struct Admin {
     pub tls: Option<ServerFiles>,
 }
 
-/// The port where this Sluice is the ledger of others.
+/// Where other Sluices use this one's ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hub {
+    /// Absent: this instance is no hub.
+    pub listen: Option<SocketAddr>,
+    /// Holds the token that every sidecar must carry.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_HUB_TOKEN`.
+    pub token: Option<Secret>,
     pub tls: Option<ServerFiles>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ledger {
     pub uri: LedgerUri,
+    /// The one that comes to replace it.
+    pub successor: Option<LedgerUri>,
     /// Bounds every call.
     pub timeout_ms: u64,
     pub on_failure: OnFailure,
@@ -84,6 +92,10 @@ pub struct Ledger {
     /// Work items that may wait.
     pub queue_max: usize,
     pub slabs: Slabs,
+    /// Holds the token that hubs want to see.
+    pub token_file: Option<PathBuf>,
+    /// The token itself, which wins over the file. Never in `sluice.yaml`: it comes from `SLUICE_LEDGER_TOKEN`.
+    pub token: Option<Secret>,
     /// Towards hubs.
     pub tls: Option<ClientFiles>,
 }
@@ -132,14 +144,24 @@ impl Default for Ledger {
     fn default() -> Self {
         Self {
             uri: LedgerUri::Memory,
+            successor: None,
             timeout_ms: 250,
             on_failure: OnFailure::Error,
             local_share: Share::DEFAULT,
             transfer_ids: TransferIds::TimeOrdered,
             queue_max: 65_536,
             slabs: Slabs::On,
+            token_file: None,
+            token: None,
             tls: None,
         }
+    }
+}
+
+impl Ledger {
+    /// The one in use, and the one that replaces it if there is one.
+    pub(crate) fn uris(&self) -> impl Iterator<Item = &LedgerUri> {
+        std::iter::once(&self.uri).chain(&self.successor)
     }
 }
 
@@ -175,10 +197,20 @@ static FILE: Shape = Shape {
 static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "tls"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
-static HUB: Shape = Shape { name: "`hub`", keys: &["tls"], family: FAMILY };
+static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file", "tls"], family: FAMILY };
 static LEDGER: Shape = Shape {
     name: "`ledger`",
-    keys: &["uri", "timeout_ms", "on_failure", "local_share", "transfer_ids", "queue_max", "slabs", "tls"],
+    keys: &[
+        "uri",
+        "timeout_ms",
+        "on_failure",
+        "local_share",
+        "transfer_ids",
+        "queue_max",
+        "slabs",
+        "token_file",
+        "tls",
+    ],
     family: FAMILY,
 };
 static LEASES: Shape =
@@ -227,6 +259,8 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
         settings.admin.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("hub", &HUB) {
+        settings.hub.listen = fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0);
+        settings.hub.token_file = path(&fields, "token_file");
         settings.hub.tls = tls::server(&fields);
     }
     if let Some(fields) = fields.map("ledger", &LEDGER) {
@@ -248,14 +282,33 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
 }
 
 fn fill_ledger(ledger: &mut Ledger, fields: &Fields<'_>) {
-    set(&mut ledger.uri, fields.parsed("uri"));
+    fill_uris(ledger, fields);
     set(&mut ledger.timeout_ms, fields.whole("timeout_ms", 1..=TIMEOUT_MS_MAX));
     set(&mut ledger.on_failure, fields.parsed("on_failure"));
     set(&mut ledger.local_share, fields.parsed("local_share"));
     set(&mut ledger.transfer_ids, fields.parsed("transfer_ids"));
     set(&mut ledger.queue_max, count(fields, "queue_max", QUEUE_MAX));
     set(&mut ledger.slabs, fields.parsed("slabs"));
+    ledger.token_file = path(fields, "token_file");
     ledger.tls = tls::client(fields);
+}
+
+/// One, or a list of the old one and the new one.
+fn fill_uris(ledger: &mut Ledger, fields: &Fields<'_>) {
+    if !matches!(fields.get("uri"), Some(Value { data: Data::List(_), .. })) {
+        return set(&mut ledger.uri, fields.parsed("uri"));
+    }
+    let mut uris = Vec::new();
+    for (value, at) in fields.list("uri").iter() {
+        match read_scalar(value, |text, _| text.parse::<LedgerUri>()) {
+            Ok(uri) => uris.push(uri),
+            Err(message) => return fields.sink.mistake(value.line, &at, || message),
+        }
+    }
+    match value::old_and_new(uris) {
+        Ok((uri, successor)) => (ledger.uri, ledger.successor) = (uri, successor),
+        Err(message) => fields.mistake("uri", || message),
+    }
 }
 
 fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {

@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use tonic::Status;
 
 use super::front::PREFIX_BYTES;
-use crate::api::codec::MESSAGE_BYTES_MAX;
+use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::Call;
 use crate::telemetry::Refused;
 

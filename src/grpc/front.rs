@@ -23,10 +23,10 @@ use tower::Service as _;
 use super::body::RequestBody;
 use super::unread::Unread;
 use super::{lease, rls};
-use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
 use crate::api::{self, pb};
 use crate::clock;
+use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 

@@ -10,12 +10,12 @@ use tonic::{Request, Response, Status};
 use super::watch::{Watching, unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
-use crate::api::codec::MESSAGE_BYTES_MAX;
 use crate::api::delivery;
 use crate::api::error::WireError;
 use crate::api::lease::{self, ReserveBatch};
 use crate::api::pb::lease as pb;
 use crate::api::queue::{self, NOT_IN_LINE};
+use crate::codec::MESSAGE_BYTES_MAX;
 use crate::service::Service;
 use crate::service::queue::Left;
 

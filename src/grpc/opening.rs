@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 const PREFACE_BYTES: usize = 24;
 
 #[derive(Debug)]
-pub(super) struct Opening<C> {
+pub(crate) struct Opening<C> {
     stream: C,
     /// Until the preface is there.
     missing: Option<Missing>,
@@ -27,7 +27,7 @@ struct Missing {
 }
 
 impl<C> Opening<C> {
-    pub(super) fn new(stream: C, within: Duration) -> Self {
+    pub(crate) fn new(stream: C, within: Duration) -> Self {
         let deadline = Box::pin(tokio::time::sleep(within));
         Self { stream, missing: Some(Missing { bytes: PREFACE_BYTES, deadline }) }
     }

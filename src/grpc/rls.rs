@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::server::{Grpc, NamedService, UnaryService};
 
-use crate::api::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use crate::api::delivery::{self, Unsent};
 use crate::api::error::WireError;
 use crate::api::{REQUEST_ID, check, pb};
+use crate::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use crate::service::Service;
 
 pub(crate) const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";

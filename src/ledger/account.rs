@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use quick_cache::Weighter;
 
+use super::hub;
 use super::tigerbeetle::Known;
 use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
 use crate::activity::{Tallied, Tally};
@@ -30,11 +31,19 @@ pub struct Account {
     pub(crate) tally: Tally,
     pub(super) decrease: Decrease,
     pub(super) known: OnFirstUse<Known>,
+    /// The same of a ledger behind hubs.
+    pub(super) behind_hub: OnFirstUse<hub::Known>,
+    /// The same limit in the ledger that replaces this one's.
+    twin: OnceLock<Arc<Account>>,
 }
 
 impl Account {
     pub fn new(key: LimitKey) -> Self {
         let id = LimitId::of(&key);
+        Self::with_id(key, id)
+    }
+
+    fn with_id(key: LimitKey, id: LimitId) -> Self {
         Self {
             key,
             id,
@@ -42,12 +51,20 @@ impl Account {
             tally: Tally::default(),
             decrease: Decrease::default(),
             known: OnFirstUse::default(),
+            behind_hub: OnFirstUse::default(),
+            twin: OnceLock::new(),
         }
     }
 
-    /// Since when the ledger has been waiting for room to lower its capacity, if it is.
+    /// The same limit in the ledger that replaces this one's, which knows other things of it.
+    pub(super) fn twin(&self) -> Arc<Account> {
+        Arc::clone(self.twin.get_or_init(|| Arc::new(Self::with_id(self.key.clone(), self.id))))
+    }
+
+    /// Since when a ledger has been waiting for room to lower its capacity, if one is.
     pub(crate) fn decreasing_since_ms(&self) -> Option<u64> {
-        self.decrease.since_ms()
+        let of_twin = || self.twin.get().and_then(|twin| twin.decrease.since_ms());
+        self.decrease.since_ms().or_else(of_twin)
     }
 }
 

@@ -1,13 +1,14 @@
-//! The ledger that this process was started with: one that holds balances itself.
+//! The ledger that this process was started with: one that holds balances itself, or hubs that reach one.
 //!
 //! Only hands on. A new ledger is one more variant.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::hub::Hub;
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
-use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Want};
+use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, Want};
 use crate::limit::LimitSpec;
 
 #[derive(Debug)]
@@ -15,6 +16,7 @@ use crate::limit::LimitSpec;
 pub enum Backend {
     Memory(Memory),
     TigerBeetle(TigerBeetle),
+    Hub(Hub),
 }
 
 /// The same for each of them.
@@ -23,6 +25,7 @@ macro_rules! each {
         match $self {
             Backend::Memory($ledger) => $answer,
             Backend::TigerBeetle($ledger) => $answer,
+            Backend::Hub($ledger) => $answer,
         }
     };
 }
@@ -33,6 +36,7 @@ impl Ledger for Backend {
             Backend::Memory(ledger) => ledger.apply(chain).await,
             // On the heap: beside a round trip that costs nothing, and a decision on memory carries no space for it.
             Backend::TigerBeetle(ledger) => Box::pin(ledger.apply(chain)).await,
+            Backend::Hub(ledger) => Box::pin(ledger.apply(chain)).await,
         }
     }
 
@@ -94,6 +98,10 @@ impl Ledger for Backend {
 
     fn is_shared(&self) -> bool {
         each!(self, ledger => ledger.is_shared())
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        each!(self, ledger => ledger.tell_slabs(held));
     }
 
     fn sweep(&self) -> usize {

@@ -38,10 +38,6 @@ impl Schedule {
     }
 
     /// The same in at most so many steps. Where some are made one, all of it comes back at the end of them.
-    #[cfg_attr(
-        not(feature = "tigerbeetle"),
-        allow(dead_code, reason = "only a remote ledger has to remember one")
-    )]
     pub(super) fn coarse(mut self, steps_max: usize) -> Self {
         let size = self.releases.len().div_ceil(steps_max.max(1)).max(1);
         let one = |some: &[Release]| Release {

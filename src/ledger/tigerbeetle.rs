@@ -15,7 +15,6 @@ mod releases;
 mod payer;
 mod debtors;
 mod known;
-mod owing;
 mod shared;
 mod restart;
 mod link;
@@ -38,7 +37,7 @@ pub use self::known::Known;
 use self::restart::restart_on_panic;
 use self::shared::Shared;
 pub use self::shared::Task;
-use self::work::{Waiting, Work, WorkKind, can_be_given_back};
+use self::work::{Waiting, Work, WorkKind};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
 use super::schedule::paid_in_ms;
@@ -214,7 +213,7 @@ impl Ledger for TigerBeetle {
     }
 
     fn give_back(&self, chain: Chain) {
-        if can_be_given_back(&chain) && !chain.transfers.is_empty() {
+        if chain.can_be_given_back() && !chain.transfers.is_empty() {
             // Nobody listens only when the process is ending; then it expires by itself.
             drop(self.abandoned.send(Work::give_back(chain, None)));
         }

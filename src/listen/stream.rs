@@ -3,6 +3,7 @@
 //! Refuses to know what the bytes say.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -39,6 +40,14 @@ impl Stream {
 
     fn new(socket: Socket, progress_within: Duration) -> Self {
         Self { socket, progress_within, stalled: None }
+    }
+
+    /// Who is at the other end of a TCP connection.
+    pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.peer_addr().ok(),
+            Socket::Unix(_) => None,
+        }
     }
 
     /// Whether the peer has reset the connection.

@@ -4,6 +4,7 @@
 //! and ends with them. Refuses to know what the bytes say.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -40,6 +41,7 @@ pub(crate) enum Transport {
 
 /// A connection whose TLS has not begun yet.
 pub(crate) struct Handshake {
+    peer: Option<SocketAddr>,
     accept: FallibleAccept<Stream>,
     deadline: Pin<Box<Sleep>>,
     /// Counts a failure.
@@ -63,8 +65,20 @@ impl Transport {
     }
 
     fn within(within: Duration, stream: Stream, config: Arc<ServerConfig>, port: Arc<Port>) -> Self {
+        let peer = stream.peer_address();
         let accept = TlsAcceptor::from(config).accept(stream).into_fallible();
-        Self::Handshake(Box::new(Handshake { accept, deadline: Box::pin(tokio::time::sleep(within)), port }))
+        let deadline = Box::pin(tokio::time::sleep(within));
+        Self::Handshake(Box::new(Handshake { peer, accept, deadline, port }))
+    }
+
+    /// Who is at the other end, if that is known.
+    pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.peer_address(),
+            Self::Tls(stream) => stream.get_ref().0.peer_address(),
+            Self::Handshake(handshake) => handshake.peer,
+            Self::Refused(_) | Self::Failed => None,
+        }
     }
 
     /// Whether the peer has reset the connection.

@@ -10,19 +10,19 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// Events by bucket of time.
 #[derive(Debug)]
-pub(super) struct SlidingCount {
+pub(crate) struct SlidingCount {
     bucket_ms: u64,
     ring: Box<[AtomicU64]>,
 }
 
 impl SlidingCount {
     /// Remembers `window_ms`, in buckets of `bucket_ms`.
-    pub(super) fn new(window_ms: u64, bucket_ms: u64) -> Self {
+    pub(crate) fn new(window_ms: u64, bucket_ms: u64) -> Self {
         Self { bucket_ms, ring: (0..window_ms / bucket_ms).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Adds `n` events. A bucket holds four billion, more than any machine counts in the time of one.
-    pub(super) fn add(&self, n: u32, now_ms: u64) {
+    pub(crate) fn add(&self, n: u32, now_ms: u64) {
         let number = self.number(now_ms);
         let slot = &self.ring[self.slot(number)];
         let mut word = slot.load(Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl SlidingCount {
         })
     }
 
-    pub(super) fn sum(&self, now_ms: u64, window_ms: u64) -> u64 {
+    pub(crate) fn sum(&self, now_ms: u64, window_ms: u64) -> u64 {
         self.counts(now_ms, window_ms).sum()
     }
 

@@ -96,6 +96,11 @@ impl Service {
         self.read_gauges().await;
         let ratio = self.live.load().retry_budget_ratio(clock::monotonic_ms());
         self.metrics.retry_budget_ratio.set(ratio);
+        self.metrics.ledger_up.set(i64::from(self.is_ledger_up()));
+        let ledgers = self.ledgers();
+        self.metrics.ledgers.set(i64::try_from(ledgers.len()).unwrap_or(i64::MAX));
+        let safe_after_ms = ledgers.last().map_or(0, |ledger| ledger.safe_after_unix_ms);
+        self.metrics.ledger_safe_after.set(safe_after_ms as f64 / 1000.0);
         self.metrics.encode()
     }
 

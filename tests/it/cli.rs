@@ -258,7 +258,7 @@ async fn every_flag_of_serve_has_its_variable() {
     for (variable, value, said) in [
         ("SLUICE_GRPC", "8081", "must be an IP address and a port"),
         ("SLUICE_ADMIN", "unix:/tmp/x", "must be an IP address and a port"),
-        ("SLUICE_LEDGER", "redis", "must be memory, or tigerbeetle:<cluster>@<host:port>"),
+        ("SLUICE_LEDGER", "redis", "must be memory, tigerbeetle:<cluster>@<host:port>"),
         ("SLUICE_LEDGER", "tigerbeetle:x@h:1", "has a cluster that is no whole number"),
     ] {
         let ran = run(serve(served.dir.path(), &["--config-dir", "other"]).env(variable, value));

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use sluice::ledger::{Account, Action, Balance, Chain, Hold, Keep, RefusalCode, Transfer, Verdict};
 use sluice::limit::{LeaseId, LimitKey, Overage};
 
+use crate::rotation::OnBoth;
 use crate::scenario::{Bench, OnMemory};
 
 const CAPACITIES: [u64; 4] = [1, 5, 20, 100];
@@ -137,19 +138,35 @@ fn hold(limit: usize, amount: u64, lifetime: u32) -> Hold {
     }
 }
 
-struct Audit {
-    bench: OnMemory,
+/// A ledger whose time is moved by hand.
+pub trait OnVirtualTime: Bench {
+    fn at(now_ms: u64) -> Self;
+    fn pass(&mut self, ms: u64);
+}
+
+impl OnVirtualTime for OnMemory {
+    fn at(now_ms: u64) -> Self {
+        Self { now_ms, ..Default::default() }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+}
+
+struct Audit<B> {
+    bench: B,
     accounts: Vec<Arc<Account>>,
     model: Model,
 }
 
-impl Audit {
+impl<B: OnVirtualTime> Audit<B> {
     fn new() -> Self {
         let accounts =
             (0..CAPACITIES.len()).map(|n| Arc::new(Account::new(LimitKey::new(&format!("m{n}"))))).collect();
         let now_ms = 1_000_000;
         Self {
-            bench: OnMemory { now_ms, ..Default::default() },
+            bench: B::at(now_ms),
             accounts,
             model: Model { held: Vec::new(), owed: [0; 4], used_names: Vec::new(), now_ms },
         }
@@ -170,7 +187,7 @@ impl Audit {
         match step {
             Step::Wait { ms } => {
                 self.model.wait(*ms);
-                self.bench.now_ms += ms;
+                self.bench.pass(*ms);
             }
             Step::Take { limit, amount } => self.take_up_to(*limit, *amount).await?,
             Step::Debt { limit, amount } => self.owe(*limit, *amount).await?,
@@ -288,21 +305,31 @@ proptest! {
 
     #[test]
     fn memory_agrees_with_the_model(steps in prop::collection::vec(step(), 1..200)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime must start");
-        runtime.block_on(async {
-            let mut audit = Audit::new();
-            for step in &steps {
-                audit.take(step).await?;
-            }
-            // In the end everything comes back by itself.
-            let most = (0..4).filter(|n| REPAYS[*n]);
-            let windows = most.map(|n| (audit.model.owed[n] / CAPACITIES[n] + 2) * u64::from(LIFETIMES[n]));
-            audit.take(&Step::Wait { ms: 61_000.max(windows.max().unwrap_or(0) * 1000) }).await?;
-            for (limit, account) in audit.accounts.clone().iter().enumerate() {
-                let Balance { used, debt, .. } = audit.bench.balance(account, CAPACITIES[limit]).await;
-                prop_assert!(used == 0 && (debt == 0 || !REPAYS[limit]), "limit {}", limit);
-            }
-            Ok(())
-        })?;
+        agrees::<OnMemory>(&steps)?;
     }
+
+    /// So do two of them, of which one replaces the other.
+    #[test]
+    fn both_agree_with_the_model(steps in prop::collection::vec(step(), 1..200)) {
+        agrees::<OnBoth>(&steps)?;
+    }
+}
+
+fn agrees<B: OnVirtualTime>(steps: &[Step]) -> Result<(), TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.expect("a runtime must start").block_on(async {
+        let mut audit = Audit::<B>::new();
+        for step in steps {
+            audit.take(step).await?;
+        }
+        // In the end everything comes back by itself.
+        let most = (0..4).filter(|n| REPAYS[*n]);
+        let windows = most.map(|n| (audit.model.owed[n] / CAPACITIES[n] + 2) * u64::from(LIFETIMES[n]));
+        audit.take(&Step::Wait { ms: 61_000.max(windows.max().unwrap_or(0) * 1000) }).await?;
+        for (limit, account) in audit.accounts.clone().iter().enumerate() {
+            let Balance { used, debt, .. } = audit.bench.balance(account, CAPACITIES[limit]).await;
+            prop_assert!(used == 0 && (debt == 0 || !REPAYS[limit]), "limit {}", limit);
+        }
+        Ok(())
+    })
 }

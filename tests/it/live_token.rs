@@ -72,7 +72,7 @@ async fn without_a_token_it_stays_on_this_machine() {
     let everywhere =
         |settings: &mut sluice::config::Settings| settings.admin.listen = "0.0.0.0:0".parse().unwrap();
     let (error, _) = TestApp::with_limits(&limits(10)).and_settings(everywhere).refused().await;
-    assert!(matches!(error, StartError::AdminToken(_)), "{error:?}");
+    assert!(matches!(error, StartError::Token(_)), "{error:?}");
     assert!(error.to_string().contains("set admin.token_file or SLUICE_ADMIN_TOKEN"), "{error}");
     with_token().and_settings(everywhere).start().await;
 }

@@ -25,6 +25,7 @@ mod wait;
 mod ask;
 mod testapp;
 mod wire;
+mod work;
 
 mod app;
 mod budget;
@@ -65,12 +66,23 @@ mod queue_world;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_queue;
 
+mod hub;
+mod hub_cut;
+mod hub_faults;
+#[cfg(feature = "tigerbeetle")]
+mod hub_fleet;
+mod hub_hostile;
+mod hub_peers;
+mod hub_rows;
+
 mod demo;
 mod proto;
 mod repo;
 
 mod ledger_model;
 mod ledger_rows;
+mod rotation;
+mod rotation_app;
 #[cfg(feature = "tigerbeetle")]
 mod slab_fleet;
 mod slab_simulation;
@@ -89,6 +101,8 @@ mod tigerbeetle_leases;
 mod tigerbeetle_load;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_overage;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle_rotation;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle_rows;
 #[cfg(feature = "tigerbeetle")]

@@ -304,7 +304,7 @@ async fn with_descriptors(limit: &str) -> Sluice {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_nobody_uses_make_way() {
     // This process needs two thousand itself.
-    sluice::listen::descriptors::shares();
+    sluice::listen::descriptors::shares(false);
     let sluice = with_descriptors("-n 512").await;
     let used = Wire::connect(sluice.grpc_address()).await;
     let unfinished_body = post("/v1/reserve", "content-length: 9\r\n\r\n{");

@@ -4,10 +4,11 @@
 //! [`oracle`] judges from outside. The balances that it is compared with are read through another instance and once more
 //! with TigerBeetle's own client.
 
-mod instance;
-mod load;
+pub mod instance;
+pub mod load;
 mod looked_at;
-mod oracle;
+pub mod oracle;
+mod rotated;
 
 use std::time::Duration;
 

@@ -144,7 +144,7 @@ impl Server {
 /// A cluster of three.
 pub struct Replicas {
     pub replicas: Vec<Server>,
-    addresses: String,
+    pub addresses: String,
 }
 
 impl Replicas {

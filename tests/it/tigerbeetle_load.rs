@@ -9,28 +9,12 @@ use sluice::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, Ledger, LedgerError, Outcome, RefusalCode, Transfer,
     Verdict, Want,
 };
-use sluice::limit::{LeaseId, LimitKey, Overage};
+use sluice::limit::{LeaseId, Overage};
 
 use crate::scenario::{Bench, OnMemory};
 use crate::tigerbeetle::{Server, apply, until_ready};
-
-pub fn account(key: &str) -> Arc<Account> {
-    Arc::new(Account::new(LimitKey::new(key)))
-}
-
-pub fn reserve(account: &Arc<Account>, amount: u64, capacity: u64, seconds: u32) -> Transfer {
-    let lifetime_seconds = NonZeroU32::new(seconds).unwrap();
-    let hold = Hold { amount, lifetime_seconds, capacity, overage: Overage::Deny, is_exact: true };
-    Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
-}
-
-pub fn fresh() -> LeaseId {
-    LeaseId::fresh(sluice::clock::unix_ms(), fastrand::u128(..))
-}
-
-pub fn chain(lease: LeaseId, keep: Keep, transfers: Vec<Transfer>) -> Chain {
-    Chain { lease, keep, transfers: transfers.into() }
-}
+use crate::tigerbeetle_rows::OnTigerBeetle;
+pub use crate::work::{account, chain, fresh, reserve};
 
 pub async fn balance(ledger: &TigerBeetle, account: &Arc<Account>, capacity: u64) -> Balance {
     let lifetime_seconds = NonZeroU32::MIN;
@@ -184,28 +168,33 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
             ledger.clone()
         };
         until_ready(&ledger, Duration::from_secs(20)).await;
-        let mut random = fastrand::Rng::with_seed(seed);
-        let mut memory = OnMemory { now_ms: 1_000_000, ..Default::default() };
-        let limits: Vec<_> =
-            (0..5).map(|n| (account(&format!("agree{seed}:{n}")), [3, 10, 25, 60, 400][n])).collect();
-        let mut names = Vec::new();
-        for event in 0..400 {
-            if event % 130 == 129 {
-                // Everything of two seconds has expired on both; a margin for the server's pulse.
-                memory.now_ms += 2_500;
-                tokio::time::sleep(Duration::from_millis(2_500)).await;
-            }
-            let work = random_chain(&mut random, seed, event, &limits, &mut names);
-            let on_memory = memory.apply(work.clone()).await;
-            let on_tigerbeetle = apply(&ledger, work.clone(), Duration::from_secs(10)).await.unwrap();
-            assert_eq!(said(&on_memory), said(&on_tigerbeetle), "event {event} of seed {seed}: {work:?}");
-            assert_eq!(on_memory.taken, on_tigerbeetle.taken, "event {event} of seed {seed}: {work:?}");
+        agrees_with_memory(&mut OnTigerBeetle { ledger }, seed).await;
+    }
+}
+
+/// The same seeded load on a ledger and on the one in memory.
+pub async fn agrees_with_memory(bench: &mut impl Bench, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut memory = OnMemory { now_ms: 1_000_000, ..Default::default() };
+    let limits: Vec<_> =
+        (0..5).map(|n| (account(&format!("agree{seed}:{n}")), [3, 10, 25, 60, 400][n])).collect();
+    let mut names = Vec::new();
+    for event in 0..400 {
+        if event % 130 == 129 {
+            // Everything of two seconds has expired on both; a margin for the server's pulse.
+            memory.now_ms += 2_500;
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
         }
-        for (limit, capacity) in &limits {
-            let there = balance(&ledger, limit, *capacity).await;
-            assert_eq!(memory.balance(limit, *capacity).await, there, "{}", limit.key);
-            assert!(there.used <= *capacity);
-        }
+        let work = random_chain(&mut random, seed, event, &limits, &mut names);
+        let on_memory = memory.apply(work.clone()).await;
+        let there = bench.apply(work.clone()).await;
+        assert_eq!(said(&on_memory), said(&there), "event {event} of seed {seed}: {work:?}");
+        assert_eq!(on_memory.taken, there.taken, "event {event} of seed {seed}: {work:?}");
+    }
+    for (limit, capacity) in &limits {
+        let there = bench.balance(limit, *capacity).await;
+        assert_eq!(memory.balance(limit, *capacity).await, there, "{}", limit.key);
+        assert!(there.used <= *capacity);
     }
 }
 

@@ -11,10 +11,22 @@ use sluice::limit::{LeaseId, Overage};
 use sluice::telemetry::Metrics;
 use tigerbeetle_unofficial as tb;
 
+use crate::http;
+use crate::sluice::{Sluice, directory, serve};
 use crate::tigerbeetle::{Replicas, Server, apply, until_ready};
 use crate::tigerbeetle_load::{account, balance, chain, fresh, reserve, until_used};
+use crate::wait::until;
 
 const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// What operators look for.
+const NO_CONNECTION: &str = "this cluster has no connection left (32, two per Sluice): use hubs";
+
+const LIMITS: &str = "
+domain: d
+descriptors:
+- {key: k, rate_limit: {unit: minute, requests_per_unit: 10}}
+";
 
 /// An instance that said something in the middle of it is not evicted: then it is tried again.
 const TRIES: u64 = 8;
@@ -185,15 +197,77 @@ async fn decisions_go_on_without_a_connection_to_read() {
     let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
     let limit = account("starved");
     until_done(&ledger, &limit, Duration::from_secs(20)).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let reason = ledger.ready().unwrap_err();
-    assert!(reason.contains("balances can't be read"), "{reason}");
+    until("what is missing to be told", async || {
+        let reason = ledger.ready().expect_err("it has one connection of two");
+        assert!(reason.contains("balances can't be read") || reason.contains("yet"), "{reason}");
+        if reason.contains(NO_CONNECTION) { Ok(()) } else { Err(reason) }
+    })
+    .await;
     until_done(&ledger, &limit, Duration::from_secs(1)).await;
     // One goes, and its connection is taken.
     let last = others.pop();
     tokio::task::spawn_blocking(move || drop(last)).await.unwrap();
     until_ready(&ledger, Duration::from_secs(20)).await;
     tokio::task::spawn_blocking(move || drop(others)).await.unwrap();
+}
+
+/// All connections of a server are taken: a new instance says so in words that can be acted on, and serves when one is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_gets_no_connection_says_so() {
+    let server = Server::start_with_eight_connections();
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        let client = tb::Client::new(0, server.address()).unwrap();
+        client.lookup_accounts(vec![1]).await.unwrap();
+        others.push(client);
+    }
+    let uri = format!("tigerbeetle:0@{}", server.address());
+    let dir = directory(&[("config/limits/limits.yaml", LIMITS)]);
+    let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", &uri]);
+    let sluice = Sluice::start(dir, command).await;
+    let metric = async || {
+        let text = http::get(sluice.admin, "/metrics").await.body;
+        let line = text.lines().find_map(|line| line.strip_prefix("sluice_ledger_no_connection "));
+        line.expect("it must be there").parse::<u64>().expect("a number")
+    };
+    until("/readyz to say so", async || {
+        let answer = http::get(sluice.admin, "/readyz").await;
+        if answer.status == 503 && answer.body.contains(NO_CONNECTION) { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+    assert!(sluice.process.stderr().contains(NO_CONNECTION), "{}", sluice.process.stderr());
+    assert!(metric().await > 0);
+
+    others.truncate(6);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    until("it to be ready", async || {
+        let answer = http::get(sluice.admin, "/readyz").await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+    assert_eq!(metric().await, 0);
+    tokio::task::spawn_blocking(move || drop(others)).await.unwrap();
+}
+
+/// A server that stands still has all of its connections: nobody is told to use hubs for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stands_still_is_not_taken_for_a_full_one() {
+    let server = Server::start();
+    let ledger = server.ledger_with(TIMEOUT, TransferIds::TimeOrdered);
+    until_ready(&ledger, Duration::from_secs(60)).await;
+    server.signal("STOP");
+    assert!(!is_done(&apply(&ledger, one(&account("still"), 1_000), TIMEOUT).await));
+    // Longer than it takes to give a session up and to be sure that the next one gets no connection.
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if let Err(reason) = ledger.ready() {
+            assert!(!reason.contains(NO_CONNECTION), "{reason}");
+        }
+    }
+    let reason = ledger.ready().expect_err("it stands still");
+    assert!(reason.contains("no answer"), "{reason}");
+    server.signal("CONT");
+    until_ready(&ledger, Duration::from_secs(30)).await;
 }
 
 /// The client library waits up to ten seconds before it tries a server again.

@@ -1,4 +1,4 @@
-//! Secrets and tokens: kept out of logs, read from files of their own, and demanded where the admin port is exposed.
+//! Secrets and tokens: kept out of logs, read from files of their own, and demanded where a port is exposed.
 
 use std::fmt;
 use std::fs;
@@ -57,5 +57,17 @@ pub(crate) fn check_admin_exposure(listen: SocketAddr, has_token: bool) -> Resul
     Err(format!(
         "the admin address {listen} can be reached from other machines: set admin.token_file or SLUICE_ADMIN_TOKEN, or \
          listen on 127.0.0.1"
+    ))
+}
+
+/// Whoever reaches the hub port can take from every limit and give it back, so that it is open beyond this machine only to
+/// those who prove who they are.
+pub(crate) fn check_hub_exposure(listen: SocketAddr, is_guarded: bool) -> Result<(), String> {
+    if is_guarded || listen.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "the hub address {listen} can be reached from other machines: set hub.tls.client_ca_file, or hub.token_file or \
+         SLUICE_HUB_TOKEN, or listen on 127.0.0.1"
     ))
 }

@@ -36,6 +36,7 @@ fn everything_can_be_set() {
         "
 grpc: {listen: unix:/run/sluice.sock}
 admin: {listen: '[::1]:0', token_file: /run/token}
+hub: {listen: '0.0.0.0:8082', token_file: /run/hub}
 ledger:
   uri: tigerbeetle:7@tb-0:3000,10.0.0.2:3001
   timeout_ms: 20
@@ -44,6 +45,7 @@ ledger:
   transfer_ids: sha256
   queue_max: 1
   slabs: off
+  token_file: /run/ledger
 leases: {secrets: [0123456789abcdef, short], book_max: 2}
 limits: {dynamic_keys_max: 3}
 drain: {wait_seconds: 0}
@@ -56,6 +58,9 @@ log: {format: json, level: debug}
         (settings.admin.listen.to_string(), settings.admin.token_file),
         ("[::1]:0".into(), Some("/run/token".into()))
     );
+    assert_eq!(settings.hub.listen, "0.0.0.0:8082".parse().ok());
+    let files = [settings.hub.token_file, settings.ledger.token_file];
+    assert_eq!(files, [Some("/run/hub".into()), Some("/run/ledger".into())]);
     let addresses = vec!["tb-0:3000".to_owned(), "10.0.0.2:3001".to_owned()];
     assert_eq!(settings.ledger.uri, LedgerUri::TigerBeetle { cluster: 7, addresses });
     assert_eq!((settings.ledger.timeout_ms, settings.ledger.queue_max), (20, 1));
@@ -66,7 +71,7 @@ log: {format: json, level: debug}
     assert_eq!((settings.leases.book_max, settings.limits.dynamic_keys_max), (2, 3));
     assert_eq!(settings.drain.wait_seconds, 0);
     assert_eq!(settings.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
-    assert_eq!(lines(&warnings), "s:12: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
+    assert_eq!(lines(&warnings), "s:14: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
     let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
     assert_eq!(settings.leases.secrets_file, Some("a/b".into()));
 }
@@ -141,8 +146,13 @@ fn mistakes() {
         ),
         ("admin: {token_file: ''}", "s:1: admin.token_file: must be the path of a file"),
         (
+            "hub: {listen: here}",
+            "s:1: hub.listen: must be an IP address and a port, as in 127.0.0.1:8080, not `here`",
+        ),
+        ("ledger: {token_file: ''}", "s:1: ledger.token_file: must be the path of a file"),
+        (
             "ledger: {uri: redis}",
-            "s:1: ledger.uri: must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; `redis` is neither",
+            "s:1: ledger.uri: must be memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…]; `redis` is none of these",
         ),
         (
             "ledger: {timeout_ms: 0}",
@@ -199,7 +209,7 @@ fn mistakes() {
 
 #[test]
 fn ledger_addresses() {
-    const FORM: &str = "must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; ";
+    const FORM: &str = "must be memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…]; ";
     for (text, expected) in [
         ("tigerbeetle:0@127.0.0.1:3000", "fine"),
         ("tigerbeetle:340282366920938463463374607431768211455@a:1, b:65535", "fine"),
@@ -215,7 +225,11 @@ fn ledger_addresses() {
         ("tigerbeetle:0@:3000", "has `:3000` where a host:port belongs"),
         ("tigerbeetle:0@::1:3000", "has `::1:3000` where a host:port belongs"),
         ("tigerbeetle:0@http://a:3000", "has `http://a:3000` where a host:port belongs"),
-        ("Memory", "is neither"),
+        ("hub:a:8082, b:8082", "fine"),
+        ("hub:", "has `` where a host:port belongs"),
+        ("hub:8082", "has `8082` where a host:port belongs"),
+        ("hub://a:8082", "has `//a:8082` where a host:port belongs"),
+        ("Memory", "is none of these"),
     ] {
         let read = text.parse::<LedgerUri>();
         let said = read.as_ref().map_or_else(ToString::to_string, |_| "fine".to_owned());
@@ -266,4 +280,35 @@ fn secret_files() {
     assert_eq!(read_secrets(&path), Err(format!("{shown}: has no secret in it")));
     std::fs::remove_file(&path).unwrap();
     assert!(read_secrets(&path).unwrap_err().starts_with(&format!("{shown}: can't be read: ")));
+}
+
+#[test]
+fn two_ledgers_are_the_old_one_and_the_new_one() {
+    let uris = |text: &str| {
+        let (settings, _) = load(text).unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
+        settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(uris("ledger: {uri: [tigerbeetle:0@a:1]}"), ["tigerbeetle:0@a:1"]);
+    let both = ["tigerbeetle:0@a:1", "tigerbeetle:1@a:1"];
+    assert_eq!(uris("ledger: {uri: [tigerbeetle:0@a:1, tigerbeetle:1@a:1]}"), both);
+    assert_eq!(uris("ledger:\n  uri:\n  - memory\n  - memory"), ["memory", "memory"]);
+    let rows = [
+        ("[]", "s:1: ledger.uri: must be one ledger, or two while the second replaces the first, not 0"),
+        (
+            "[memory, memory, memory]",
+            "s:1: ledger.uri: must be one ledger, or two while the second replaces the first, not 3",
+        ),
+        (
+            "[tigerbeetle:0@a:1, tigerbeetle:0@a:1]",
+            "s:1: ledger.uri: must be two different ledgers, the old one and the new one, not tigerbeetle:0@a:1 twice",
+        ),
+        ("[memory, [memory]]", "s:1: ledger.uri[1]: must be one plain value, not a list"),
+    ];
+    for (text, expected) in rows {
+        let problems = load(&format!("ledger: {{uri: {text}}}")).expect_err(text);
+        assert_eq!(lines(&problems), expected);
+    }
+    let problems = load("ledger:\n  uri:\n  - memory\n  - redis").unwrap_err();
+    let expected = "s:4: ledger.uri[1]: must be memory, or tigerbeetle:";
+    assert!(lines(&problems).starts_with(expected), "{}", lines(&problems));
 }

@@ -60,6 +60,9 @@ impl FromStr for TcpListen {
 /// Replicas of a cluster at most.
 const ADDRESSES_MAX: usize = 6;
 
+/// Hubs of one sidecar at most: each has a stream, and any of them can stand in for any other.
+const HUBS_MAX: usize = 16;
+
 /// Which ledger holds the balances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LedgerUri {
@@ -67,6 +70,8 @@ pub enum LedgerUri {
     Memory,
     /// Addresses are `host:port`; names are allowed.
     TigerBeetle { cluster: u128, addresses: Vec<String> },
+    /// Other Sluices that reach it; the same for the addresses.
+    Hub { addresses: Vec<String> },
 }
 
 impl FromStr for LedgerUri {
@@ -78,21 +83,32 @@ impl FromStr for LedgerUri {
         }
         let wrong = |what: &str| {
             format!(
-                "must be memory, or tigerbeetle:<cluster>@<host:port>[,<host:port>…]; `{}` {what}",
+                "must be memory, tigerbeetle:<cluster>@<host:port>[,<host:port>…] or hub:<host:port>[,<host:port>…]; `{}` \
+                 {what}",
                 shown(text)
             )
         };
-        let rest = text.strip_prefix("tigerbeetle:").ok_or_else(|| wrong("is neither"))?;
+        let addresses_of = |text: &str| -> Result<Vec<String>, String> {
+            let addresses: Vec<String> = text.split(',').map(|address| address.trim().to_owned()).collect();
+            match addresses.iter().find(|address| !is_host_and_port(address)) {
+                Some(address) => Err(wrong(&format!("has `{}` where a host:port belongs", shown(address)))),
+                None => Ok(addresses),
+            }
+        };
+        if let Some(rest) = text.strip_prefix("hub:") {
+            let addresses = addresses_of(rest)?;
+            return match addresses.len() {
+                ..=HUBS_MAX => Ok(Self::Hub { addresses }),
+                count => Err(wrong(&format!("has {count} hubs; one sidecar can use {HUBS_MAX}"))),
+            };
+        }
+        let rest = text.strip_prefix("tigerbeetle:").ok_or_else(|| wrong("is none of these"))?;
         let (cluster, addresses) = rest.split_once('@').ok_or_else(|| wrong("has no @"))?;
         let cluster = cluster.parse().map_err(|_| wrong("has a cluster that is no whole number"))?;
-        let addresses: Vec<String> = addresses.split(',').map(|address| address.trim().to_owned()).collect();
-        if addresses.len() > ADDRESSES_MAX {
+        if addresses.split(',').count() > ADDRESSES_MAX {
             return Err(wrong("there are more than 6 addresses, which is all a cluster has"));
         }
-        match addresses.iter().find(|address| !is_host_and_port(address)) {
-            Some(address) => Err(wrong(&format!("has `{}` where a host:port belongs", shown(address)))),
-            None => Ok(Self::TigerBeetle { cluster, addresses }),
-        }
+        Ok(Self::TigerBeetle { cluster, addresses: addresses_of(addresses)? })
     }
 }
 
@@ -110,6 +126,22 @@ impl fmt::Display for LedgerUri {
             Self::TigerBeetle { cluster, addresses } => {
                 write!(f, "tigerbeetle:{cluster}@{}", addresses.join(","))
             }
+            Self::Hub { addresses } => write!(f, "hub:{}", addresses.join(",")),
+        }
+    }
+}
+
+/// The ledger to use, and the one that comes to replace it if there are two.
+pub(crate) fn old_and_new(uris: Vec<LedgerUri>) -> Result<(LedgerUri, Option<LedgerUri>), String> {
+    match &uris[..] {
+        [one] => Ok((one.clone(), None)),
+        // Two of them in one process share nothing.
+        [old, new] if old != new || *old == LedgerUri::Memory => Ok((old.clone(), Some(new.clone()))),
+        [old, _] => {
+            Err(format!("must be two different ledgers, the old one and the new one, not {old} twice"))
+        }
+        all => {
+            Err(format!("must be one ledger, or two while the second replaces the first, not {}", all.len()))
         }
     }
 }

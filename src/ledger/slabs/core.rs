@@ -375,6 +375,16 @@ impl<A: Clone, B: Bell> Core<A, B> {
         self.shard(limit).lock().get(&limit).map(|entry| (entry.limit.counts, entry.limit.held()))
     }
 
+    /// What limits hold, without those that hold nothing.
+    pub(crate) fn held(&self) -> Vec<(A, u64)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let held = |entry: &Entry<A, B>| (entry.account.clone(), entry.limit.held());
+            all.extend(shard.lock().values().map(held).filter(|(_, held)| *held > 0));
+        }
+        all
+    }
+
     /// Slabs that are open now.
     pub fn slabs(&self) -> usize {
         let open = |shard: &Mutex<AHashMap<_, Entry<A, B>>>| -> usize {

@@ -24,8 +24,8 @@ use super::limit::{Outside, Shown};
 use super::requests::{IDS_MAX, Requests, Seen};
 use crate::clock;
 use crate::ledger::{
-    Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, Verdict,
-    Want,
+    Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
+    Verdict, Want,
 };
 use crate::limit::{LeaseId, LimitSpec};
 use crate::telemetry::Metrics;
@@ -365,6 +365,8 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
             self.shared.core.sweep(&mut Live);
             let slabs = self.shared.core.slabs();
             self.shared.metrics.slabs.set(i64::try_from(slabs).unwrap_or(i64::MAX));
+            let held = |(account, held)| SlabHeld { account, held };
+            self.shared.ledger.tell_slabs(|| self.shared.core.held().into_iter().map(held).collect());
         }
         self.shared.ledger.sweep()
     }

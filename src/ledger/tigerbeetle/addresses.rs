@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Cluster;
 use super::session::SessionError;
@@ -17,6 +18,9 @@ const ADDRESSES_MAX: usize = 6;
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// A server with a free connection takes one at its next tick, 10 ms later.
+const TAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// All addresses of a cluster, in a stable order.
 pub(super) async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, SessionError> {
@@ -53,13 +57,41 @@ fn in_order(found: Vec<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>, usize> {
     if all.len() <= ADDRESSES_MAX { Ok(all) } else { Err(all.len()) }
 }
 
-/// At which of the addresses somebody accepts connections.
-pub(super) async fn listening(addresses: &[SocketAddr]) -> Vec<bool> {
-    join_all(addresses.iter().map(async |address| {
-        let connecting = tokio::net::TcpStream::connect(address);
-        matches!(tokio::time::timeout(CONNECT_TIMEOUT, connecting).await, Ok(Ok(_)))
-    }))
-    .await
+/// What is found at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Door {
+    /// Nobody listens.
+    #[default]
+    Closed,
+    /// Nothing was heard. A server that takes no connections looks so too, once enough wait for it.
+    Unknown,
+    /// The kernel has connected us, and the server did not take the connection.
+    NotTaken,
+    /// The server has taken the connection.
+    Open,
+}
+
+/// What is found at each of the addresses.
+pub(super) async fn doors(addresses: &[SocketAddr]) -> Vec<Door> {
+    join_all(addresses.iter().map(|address| door(*address))).await
+}
+
+async fn door(address: SocketAddr) -> Door {
+    let connecting = tokio::net::TcpStream::connect(address);
+    let mut stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(_)) => return Door::Closed,
+        Err(_) => return Door::Unknown,
+    };
+    // A server that has the connection sees that we are done with it, and closes it.
+    let closing = async {
+        let is_shut = stream.shutdown().await.is_ok();
+        is_shut && matches!(stream.read(&mut [0]).await, Ok(0) | Err(_))
+    };
+    match tokio::time::timeout(TAKE_TIMEOUT, closing).await {
+        Ok(_) => Door::Open,
+        Err(_) => Door::NotTaken,
+    }
 }
 
 #[cfg(test)]

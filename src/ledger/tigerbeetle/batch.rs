@@ -18,7 +18,7 @@ use tigerbeetle_unofficial as tb;
 
 use super::sum::{self, Sum};
 use super::wire::{self, ChainResult, chain_result};
-use super::work::{Work, WorkKind, can_be_given_back};
+use super::work::{Work, WorkKind};
 use crate::ledger::{Refusal, RefusalCode, TransferIds};
 use crate::limit::{LeaseId, LimitId};
 
@@ -223,7 +223,7 @@ fn write_group(group: &Group, now: Now, out: &mut Vec<tb::Transfer>, pieces: &mu
     if let [work] = &members[..] {
         write_one(work, now, out);
         let is_fresh =
-            work.kind == WorkKind::Apply && !work.chain.keep.is_named() && can_be_given_back(&work.chain);
+            work.kind == WorkKind::Apply && !work.chain.keep.is_named() && work.chain.can_be_given_back();
         pieces.push(Piece { end: out.len(), sum: None, members: 1, decides: 1, is_whole: false, is_fresh });
         return;
     }

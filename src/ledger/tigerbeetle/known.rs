@@ -5,8 +5,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::owing::Owing;
 use crate::ledger::Account;
+use crate::ledger::owing::Owing;
+use crate::ledger::sample::{Sample, Watched};
 use crate::limit::id::digest_id;
 
 /// "Not known" in the numbers below.
@@ -20,22 +21,13 @@ const RAISE_DOUBLINGS_MAX: u64 = 3;
 /// After so long without one the next dispute is the first.
 const DISPUTE_OVER_MS: u64 = 60_000;
 
-/// How old a sample may be that says that nothing is left.
-const LOOK_MS: u64 = 4_000;
-
-/// For how long after somebody wanted to know it is kept up to date.
-const WATCH_MS: u64 = 60_000;
-
 #[derive(Debug)]
 pub struct Known {
     /// The capacity that the account was last seen to hold.
     funded: AtomicU64,
     funded_at_ms: AtomicU64,
-    /// What was free when the background reader last looked, less what was taken here since.
-    sample: AtomicU64,
-    sampled_at_ms: AtomicU64,
-    /// The background reader is about to look.
-    sampling: AtomicBool,
+    /// What the background reader last saw.
+    sample: Sample,
     /// The debt account is known to exist.
     has_debt_account: AtomicBool,
     /// What hardly any account has, so that the others don't pay for it.
@@ -50,8 +42,7 @@ struct Rare {
     owing: Owing,
     /// When a transfer was last refused for lack of room.
     refused_at_ms: AtomicU64,
-    /// When somebody last wanted to know whether anything is left.
-    looked_at_ms: AtomicU64,
+    watched: Watched,
 }
 
 impl Default for Known {
@@ -59,9 +50,7 @@ impl Default for Known {
         Self {
             funded: AtomicU64::new(UNKNOWN),
             funded_at_ms: AtomicU64::new(0),
-            sample: AtomicU64::new(UNKNOWN),
-            sampled_at_ms: AtomicU64::new(0),
-            sampling: AtomicBool::new(false),
+            sample: Sample::default(),
             has_debt_account: AtomicBool::new(false),
             rare: OnceLock::new(),
         }
@@ -147,46 +136,38 @@ impl Known {
         disputes > 0 && now_ms.saturating_sub(rare.disputed_at_ms.load(Ordering::Relaxed)) < wait_ms
     }
 
-    /// What is free of `capacity`, as far as is known. What was held when a sample was taken is back once it is as old
-    /// as the holds get.
+    /// What is free of `capacity`, as far as is known.
     pub(super) fn sample(&self, capacity: u64, lifetime_ms: u64, now_ms: u64) -> Option<u64> {
-        let age_ms = now_ms.saturating_sub(self.sampled_at_ms.load(Ordering::Relaxed));
-        let sample = known(self.sample.load(Ordering::Relaxed))?;
-        Some(if age_ms >= lifetime_ms { capacity } else { sample.min(capacity) })
+        self.sample.available(capacity, lifetime_ms, now_ms)
     }
 
     pub(super) fn set_sample(&self, available: u64, now_ms: u64) {
-        self.sampled_at_ms.store(now_ms, Ordering::Relaxed);
-        self.sample.store(available, Ordering::Relaxed);
+        self.sample.set(available, now_ms);
     }
 
-    /// Whether nothing was left when the background reader looked, not longer than `LOOK_MS` ago.
+    /// Whether nothing was left when the background reader looked, a moment ago.
     pub(super) fn is_used_up(&self, now_ms: u64) -> bool {
-        self.rare().looked_at_ms.store(now_ms, Ordering::Relaxed);
-        let age_ms = now_ms.saturating_sub(self.sampled_at_ms.load(Ordering::Relaxed));
-        age_ms <= LOOK_MS && self.sample.load(Ordering::Relaxed) == 0
+        self.rare().watched.note(now_ms);
+        self.sample.is_zero(now_ms)
     }
 
     /// Whether somebody will want to know again that nothing is left: then the reader keeps looking.
     pub(super) fn is_watched(&self, now_ms: u64) -> bool {
-        let looked_at_ms = self.rare.get().map_or(0, |rare| rare.looked_at_ms.load(Ordering::Relaxed));
-        looked_at_ms > 0 && now_ms.saturating_sub(looked_at_ms) <= WATCH_MS
+        self.rare.get().is_some_and(|rare| rare.watched.is_so(now_ms))
     }
 
     /// What was just taken here is not free any more.
     pub(super) fn spend_sample(&self, amount: u64) {
-        let less = |sample| known(sample).map(|sample| sample.saturating_sub(amount));
-        // Without a sample there is nothing to spend.
-        let _ = self.sample.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.sample.spend(amount);
     }
 
     /// False if somebody has asked for a look already.
     pub(super) fn start_sampling(&self) -> bool {
-        !self.sampling.load(Ordering::Relaxed) && !self.sampling.swap(true, Ordering::Relaxed)
+        self.sample.start_sampling()
     }
 
     pub(super) fn end_sampling(&self) {
-        self.sampling.store(false, Ordering::Relaxed);
+        self.sample.end_sampling();
     }
 
     pub(super) fn set_refused(&self, now_ms: u64) {
@@ -253,30 +234,5 @@ mod tests {
         now_ms += DISPUTE_OVER_MS;
         known.dispute(now_ms);
         assert!(!known.is_disputed(now_ms + 2_000));
-    }
-
-    #[test]
-    fn that_nothing_is_left_is_believed_for_some_seconds() {
-        let known = Known::default();
-        assert!(!known.is_used_up(100_000) && known.is_watched(160_000) && !known.is_watched(160_001));
-        known.set_sample(0, 100_000);
-        assert!(known.is_used_up(104_000) && !known.is_used_up(104_001));
-        known.set_sample(1, 105_000);
-        assert!(!known.is_used_up(105_000));
-        known.spend_sample(1);
-        assert!(known.is_used_up(105_000));
-    }
-
-    #[test]
-    fn a_sample_is_spent_here_and_outlived_by_what_it_saw() {
-        let known = Known::default();
-        known.set_sample(7, 5_000);
-        known.spend_sample(3);
-        assert_eq!(known.sample(9, 1000, 5_999), Some(4));
-        known.spend_sample(30);
-        assert_eq!(known.sample(9, 1000, 5_999), Some(0));
-        assert_eq!(known.sample(9, 1000, 6_000), Some(9), "all that was held then is back");
-        known.set_sample(50, 7_000);
-        assert_eq!(known.sample(9, 1000, 7_000), Some(9), "never more than the capacity");
     }
 }

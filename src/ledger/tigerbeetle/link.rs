@@ -30,6 +30,8 @@ pub(super) struct Link {
     reason: ArcSwapOption<String>,
     /// Held by the one who looks while several wait.
     outage: Mutex<Outage>,
+    /// The cluster has no connection left for it.
+    is_full: AtomicBool,
     /// It was given up for the sake of the other session, and is not to be used before this.
     paused_until_ms: AtomicU64,
 }
@@ -40,7 +42,8 @@ impl Link {
             session: Session::new(cluster),
             is_up: AtomicBool::new(false),
             reason: ArcSwapOption::empty(),
-            outage: Mutex::default(),
+            outage: Mutex::new(Outage::new(0, true)),
+            is_full: AtomicBool::new(false),
             paused_until_ms: AtomicU64::new(0),
         }
     }
@@ -65,6 +68,20 @@ impl Link {
         self.is_up.swap(state.is_ok(), Ordering::AcqRel) != state.is_ok() || is_new_reason
     }
 
+    /// Why nothing is heard of it.
+    pub(super) fn silence(&self) -> SessionError {
+        if self.is_full.load(Ordering::Relaxed) {
+            SessionError::NoConnection
+        } else {
+            self.session.no_answer()
+        }
+    }
+
+    /// Notes whether the cluster has a connection for it. True if that is news.
+    pub(super) fn set_full(&self, is_full: bool) -> bool {
+        self.is_full.swap(is_full, Ordering::Relaxed) != is_full
+    }
+
     /// Gives the session up, and its connection with it, until another had time to take that.
     pub(super) fn pause(&self, now_ms: u64) {
         self.paused_until_ms.store(now_ms + PAUSE_MS, Ordering::Relaxed);
@@ -75,18 +92,23 @@ impl Link {
         now_ms < self.paused_until_ms.load(Ordering::Relaxed)
     }
 
-    /// Looks at the cluster from outside, and gives the session up if a new one would do better. Says when to look again,
-    /// and why it was given up.
-    pub(super) async fn look(&self, asked_at_ms: u64, other: &Session) -> (Duration, Option<Reason>) {
-        let Ok(mut outage) = self.outage.try_lock() else { return (LOOK_INTERVAL, None) };
+    /// Looks at the cluster from outside, and gives the session up if a new one would do better.
+    pub(super) async fn look(&self, asked_at_ms: u64, other: &Session) -> Look {
+        let Ok(mut outage) = self.outage.try_lock() else {
+            return Look {
+                next: LOOK_INTERVAL,
+                given_up: None,
+                is_full: self.is_full.load(Ordering::Relaxed),
+            };
+        };
         if self.session.answered_at_ms() > outage.started_at_ms() {
-            *outage = Outage::new(asked_at_ms);
+            *outage = Outage::new(asked_at_ms, !self.session.has_answered());
         }
         let number = self.session.number();
         let old = self.session.addresses();
         let sight = Sight {
             addresses: addresses::resolve(self.session.cluster()).await.ok(),
-            listening: addresses::listening(&old).await,
+            doors: addresses::doors(&old).await,
             answers_another: other.answered_at_ms() > asked_at_ms,
         };
         let reason = outage.look(&old, sight, asked_at_ms, clock::monotonic_ms());
@@ -94,6 +116,18 @@ impl Link {
             tracing::info!(?reason, "TigerBeetle gets a new session");
             self.session.renew(number);
         }
-        (if outage.all_listen() { LOOK_INTERVAL_LISTENING } else { LOOK_INTERVAL }, reason)
+        let next = if outage.all_listen() { LOOK_INTERVAL_LISTENING } else { LOOK_INTERVAL };
+        Look { next, given_up: reason, is_full: outage.is_full() }
     }
+}
+
+/// What a look at the cluster came to.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// When to look again.
+    pub next: Duration,
+    /// Why the session was given up.
+    pub given_up: Option<Reason>,
+    /// The cluster has no connection left for it.
+    pub is_full: bool,
 }

@@ -3,14 +3,24 @@
 //! The client library never gives up by itself. It waits up to ten seconds before it tries a server again that has come
 //! back, and it swallows whatever is handed to it after an eviction. A new session helps in both cases, and does harm if it
 //! is made too often: each takes one of the cluster's 64 sessions.
+//!
+//! A server that has no connection left does not refuse the next one: the kernel connects it, and the server never takes it.
+//! A server that stands still looks the same. It is told apart where that can be: another session of ours is answered, or
+//! this one never had a connection, because it is new or the server has come back. A session that had one keeps it while
+//! its server stands still.
 
 use std::net::SocketAddr;
+
+use super::addresses::Door;
 
 /// The cluster answers our other session, but not this one for so long: then the fault is with this one.
 const ALONE_MS: u64 = 1_500;
 
 /// Somebody listens, but nobody answers for so long. A server that is only slow, or stopped, answers the old session.
 const SILENT_MS: u64 = 5_000;
+
+/// Connections are not taken for so long: then there is none left. One that has just started takes its first ones late.
+const FULL_MS: u64 = 3_000;
 
 /// Each new session that did not help doubles the wait for the next, up to 32 times.
 const DOUBLINGS_MAX: u32 = 5;
@@ -20,8 +30,8 @@ const DOUBLINGS_MAX: u32 = 5;
 pub(super) struct Sight {
     /// Where its names lead now; `None` if they lead nowhere.
     pub addresses: Option<Vec<SocketAddr>>,
-    /// For each address of the session, whether somebody listens there.
-    pub listening: Vec<bool>,
+    /// What is at each address of the session.
+    pub doors: Vec<Door>,
     /// Another session was answered after this one was asked.
     pub answers_another: bool,
 }
@@ -39,16 +49,22 @@ pub(super) enum Reason {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outage {
     started_at_ms: u64,
-    /// What was seen last; empty before.
+    /// This session may never have had a connection.
+    is_new: bool,
+    /// Where somebody listened when it was last looked; empty before.
     listening: Vec<bool>,
+    /// Since when connections have not been taken.
+    not_taken_since_ms: Option<u64>,
+    is_full: bool,
     /// New sessions that did not help.
     renewals: u32,
     renewed_at_ms: u64,
 }
 
 impl Outage {
-    pub(super) fn new(started_at_ms: u64) -> Self {
-        Self { started_at_ms, ..Self::default() }
+    /// `is_new`: the session has not been answered yet.
+    pub(super) fn new(started_at_ms: u64, is_new: bool) -> Self {
+        Self { started_at_ms, is_new, ..Self::default() }
     }
 
     pub(super) fn started_at_ms(&self) -> u64 {
@@ -63,10 +79,13 @@ impl Outage {
         asked_at_ms: u64,
         now_ms: u64,
     ) -> Option<Reason> {
+        self.look_for_connections(&sight, now_ms);
         let waited_ms = now_ms.saturating_sub(asked_at_ms.max(self.renewed_at_ms));
         let patience = |ms: u64| ms << self.renewals.min(DOUBLINGS_MAX);
-        let is_there = sight.listening.contains(&true);
-        let appeared = sight.listening.iter().zip(&self.listening).any(|(now, before)| *now && !before);
+        let listening: Vec<bool> =
+            sight.doors.iter().map(|door| matches!(door, Door::NotTaken | Door::Open)).collect();
+        let is_there = listening.contains(&true);
+        let appeared = listening.iter().zip(&self.listening).any(|(now, before)| *now && !before);
         let reason = if sight.addresses.is_some_and(|now| now != addresses) {
             Some(Reason::Moved)
         } else if appeared {
@@ -78,15 +97,17 @@ impl Outage {
         } else {
             None
         };
-        self.listening = sight.listening;
+        self.listening = listening;
         match reason {
             None => {}
             Some(Reason::Moved) => {
                 self.listening.clear();
+                self.is_new = true;
                 self.renewed_at_ms = now_ms;
             }
             // Somebody came back: what did not help before says nothing any more.
             Some(Reason::ListensAgain) => {
+                self.is_new = true;
                 self.renewals = 0;
                 self.renewed_at_ms = now_ms;
             }
@@ -96,6 +117,24 @@ impl Outage {
             }
         }
         reason
+    }
+
+    fn look_for_connections(&mut self, sight: &Sight, now_ms: u64) {
+        let is_taken = sight.doors.contains(&Door::Open);
+        let is_waiting = sight.doors.contains(&Door::NotTaken);
+        let is_away = sight.doors.iter().all(|door| *door == Door::Closed);
+        if is_taken || is_away {
+            (self.not_taken_since_ms, self.is_full) = (None, false);
+        } else if is_waiting {
+            let since_ms = *self.not_taken_since_ms.get_or_insert(now_ms);
+            let is_sure = self.is_new || sight.answers_another;
+            self.is_full |= is_sure && now_ms.saturating_sub(since_ms) >= FULL_MS;
+        }
+    }
+
+    /// The cluster has no connection left for this session.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// Whether somebody listened everywhere when it was last looked.
@@ -115,8 +154,8 @@ mod tests {
         let addresses = ["10.0.0.1:3000".parse().unwrap()];
         let mut outage = Outage::default();
         let look = |&(ms, listens, answers_another): &(u64, bool, bool)| {
-            let sight =
-                Sight { addresses: Some(addresses.to_vec()), listening: vec![listens], answers_another };
+            let doors = vec![if listens { Door::Open } else { Door::Closed }];
+            let sight = Sight { addresses: Some(addresses.to_vec()), doors, answers_another };
             outage.look(&addresses, sight, ASKED_MS, ASKED_MS + ms).map(|reason| (ms, reason))
         };
         rows.iter().filter_map(look).collect()
@@ -154,5 +193,46 @@ mod tests {
         assert_eq!(outage.look(&old, sight(None), 0, 2), None, "a resolver that fails says nothing");
         let new = vec!["10.0.0.9:3000".parse().unwrap()];
         assert_eq!(outage.look(&old, sight(Some(new)), 0, 3), Some(Reason::Moved));
+    }
+
+    /// Looks after each of `(ms, what is at the door, answers another)`, and tells when it was sure that there is no
+    /// connection left.
+    fn full(is_new: bool, rows: &[(u64, Door, bool)]) -> Vec<u64> {
+        let addresses = ["10.0.0.1:3000".parse().unwrap()];
+        let mut outage = Outage::new(ASKED_MS, is_new);
+        let mut found = Vec::new();
+        for &(ms, door, answers_another) in rows {
+            let sight = Sight { addresses: Some(addresses.to_vec()), doors: vec![door], answers_another };
+            outage.look(&addresses, sight, ASKED_MS, ASKED_MS + ms);
+            found.extend(outage.is_full().then_some(ms));
+        }
+        found
+    }
+
+    #[test]
+    fn a_new_session_whose_connection_is_not_taken_has_none() {
+        let waiting: Vec<_> = (1..=5).map(|s| (s * 1_000, Door::NotTaken, false)).collect();
+        assert_eq!(full(true, &waiting), [4_000, 5_000]);
+        assert_eq!(full(false, &waiting), Vec::<u64>::new(), "its server may stand still");
+        let beside: Vec<_> = waiting.iter().map(|(ms, door, _)| (*ms, *door, true)).collect();
+        assert_eq!(full(false, &beside), [4_000, 5_000], "it does not: another is answered");
+        let back = [&[(1, Door::Closed, false)], &waiting[..]].concat();
+        assert_eq!(full(false, &back), [4_000, 5_000], "it has come back, and others were first");
+    }
+
+    #[test]
+    fn it_stays_so_until_a_connection_is_taken_or_the_server_goes() {
+        let until = |door| {
+            let mut rows: Vec<_> = (1..=4).map(|s| (s * 1_000, Door::NotTaken, false)).collect();
+            rows.extend([
+                (5_000, Door::Unknown, false),
+                (6_000, door, false),
+                (7_000, Door::NotTaken, false),
+            ]);
+            full(true, &rows)
+        };
+        assert_eq!(until(Door::Open), [4_000, 5_000]);
+        assert_eq!(until(Door::Closed), [4_000, 5_000]);
+        assert_eq!(until(Door::Unknown), [4_000, 5_000, 6_000, 7_000], "more wait than the kernel keeps");
     }
 }

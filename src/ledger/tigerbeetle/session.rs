@@ -36,6 +36,8 @@ pub(super) enum SessionError {
         "no answer from cluster {cluster} at {addresses} yet (is it running, is the cluster id right, does it have a free connection?)"
     )]
     NoAnswer { cluster: u128, addresses: String },
+    #[error("this cluster has no connection left (32, two per Sluice): use hubs")]
+    NoConnection,
     #[error("the session was evicted")]
     Evicted,
     #[error("the session was replaced by a new one")]
@@ -64,6 +66,8 @@ pub(super) struct Session {
     /// The number of the session that is in use, or that the next call starts.
     number: watch::Sender<u64>,
     answered_at_ms: AtomicU64,
+    /// The number of the session that last answered, and one more; 0 if none has.
+    answered: AtomicU64,
 }
 
 /// A client, the addresses it was given, and the number of its session.
@@ -116,7 +120,13 @@ impl From<SendError> for CallError {
 impl Session {
     pub(super) fn new(cluster: Cluster) -> Self {
         let number = watch::Sender::new(0);
-        Self { cluster, connected: RwLock::new(None), number, answered_at_ms: AtomicU64::new(0) }
+        Self {
+            cluster,
+            connected: RwLock::new(None),
+            number,
+            answered_at_ms: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
@@ -141,6 +151,11 @@ impl Session {
     /// When the cluster last answered anything.
     pub(super) fn answered_at_ms(&self) -> u64 {
         self.answered_at_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether the session in use has answered anything.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) == self.number() + 1
     }
 
     /// Where the client was told to look; nothing if there is none.
@@ -189,6 +204,7 @@ impl Session {
         };
         match answer {
             Ok(answer) => {
+                self.answered.store(number + 1, Ordering::Relaxed);
                 self.answered_at_ms.store(clock::monotonic_ms(), Ordering::Relaxed);
                 Ok(answer)
             }

@@ -114,11 +114,22 @@ impl Shared {
             return;
         }
         let now = self.is_up();
-        self.metrics.ledger_up.set(i64::from(now));
         if now && !before {
             tracing::info!("the ledger answers");
         } else if !now && state.is_err() {
             tracing::warn!(reason = %self.why_down(), "the ledger does not answer");
+        }
+    }
+
+    /// Notes whether the cluster has a connection left for a session.
+    fn set_full(&self, link: &Link, is_full: bool) {
+        if link.set_full(is_full) {
+            let sessions = &self.metrics.ledger_no_connection;
+            if is_full {
+                sessions.inc()
+            } else {
+                sessions.dec()
+            };
         }
     }
 
@@ -141,7 +152,10 @@ impl Shared {
             never = self.look_after(side) => match never {},
         };
         match &answer {
-            Ok(_) => self.set(side, Ok(())),
+            Ok(_) => {
+                self.set_full(self.link(side).0, false);
+                self.set(side, Ok(()));
+            }
             // The cluster may be as well as ever; whoever uses the new session finds out.
             Err(error) if error.is_lost() => {}
             Err(error) => self.set(side, Err(error)),
@@ -159,13 +173,14 @@ impl Shared {
         let mut pause = (self.options.timeout * 2).max(Duration::from_millis(500));
         loop {
             tokio::time::sleep(pause).await;
-            self.set(side, Err(&link.session.no_answer()));
-            let (next, reason) = link.look(asked_at_ms, &other.session).await;
+            self.set(side, Err(&link.silence()));
+            let look = link.look(asked_at_ms, &other.session).await;
+            self.set_full(link, look.is_full);
             // The cluster may have no more than one connection for the two: then the writer needs it.
-            if side == Side::Writer && reason == Some(Reason::AnswersAnother) {
+            if side == Side::Writer && look.given_up == Some(Reason::AnswersAnother) {
                 other.pause(clock::monotonic_ms());
             }
-            pause = next;
+            pause = look.next;
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::sum::Sum;
-use crate::ledger::{Action, Chain, LedgerError, Outcome, Verdict};
+use crate::ledger::{Chain, LedgerError, Outcome, Verdict};
 
 /// What is written to the queue.
 #[derive(Debug)]
@@ -71,14 +71,9 @@ impl Drop for Waiting<'_> {
         // From here on the worker sees that we left; what it sent before is ours to give back.
         self.answer.close();
         let Ok(Ok(ChainAnswer { outcome, sum })) = self.answer.try_recv() else { return };
-        if outcome.verdict == Verdict::Done && can_be_given_back(chain) {
+        if outcome.verdict == Verdict::Done && chain.can_be_given_back() {
             // As in `give_back`.
             drop(self.abandoned.send(Work::give_back(chain.clone(), sum)));
         }
     }
-}
-
-/// Only what reserves is undone; what a completion did stays.
-pub(super) fn can_be_given_back(chain: &Chain) -> bool {
-    chain.transfers.iter().all(|transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_)))
 }

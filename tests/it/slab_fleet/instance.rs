@@ -20,16 +20,22 @@ use crate::wait::until;
 /// Longer than anything that a test stops for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+pub type Client = RateLimitServiceClient<Channel>;
+
 pub struct Instance {
     pub sluice: Sluice,
-    pub client: RateLimitServiceClient<Channel>,
+    pub client: Client,
 }
 
 /// Ready ones. `timeout_ms` is the ledger's.
 pub async fn start(server: &Server, limits: &str, timeout_ms: u64, count: usize) -> Vec<Instance> {
-    let uri = format!("tigerbeetle:0@{}", server.address());
-    let settings =
-        format!("ledger: {{uri: '{uri}', timeout_ms: {timeout_ms}}}\ndrain: {{wait_seconds: 0}}\n");
+    start_on(&[&format!("tigerbeetle:0@{}", server.address())], limits, timeout_ms, count).await
+}
+
+/// The same on these ledgers.
+pub async fn start_on(uris: &[&str], limits: &str, timeout_ms: u64, count: usize) -> Vec<Instance> {
+    let uri = format!("['{}']", uris.join("', '"));
+    let settings = format!("ledger: {{uri: {uri}, timeout_ms: {timeout_ms}}}\ndrain: {{wait_seconds: 0}}\n");
     let mut instances = Vec::new();
     for _ in 0..count {
         let files = [("config/limits/limits.yaml", limits), ("config/sluice.yaml", settings.as_str())];

@@ -24,7 +24,7 @@ use crate::ledger::tigerbeetle::batch::{Batch, MemberResult};
 use crate::ledger::tigerbeetle::shared::Side;
 use crate::ledger::tigerbeetle::sum::{self, Sum};
 use crate::ledger::tigerbeetle::wire::{self, ChainResult};
-use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind, can_be_given_back};
+use crate::ledger::tigerbeetle::work::{ChainAnswer, Work, WorkKind};
 use crate::ledger::{Action, Chain, Keep, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict};
 use crate::limit::Overage;
 use crate::telemetry::LeaseEvent;
@@ -153,7 +153,7 @@ impl Worker<'_> {
             match asked.iter().map(amount).collect::<Option<_>>() {
                 Some(taken) => self.done(work, taken),
                 None => {
-                    if !work.is_completion && can_be_given_back(&work.chain) {
+                    if !work.is_completion && work.chain.can_be_given_back() {
                         self.inbox.next.push_back(Work::give_back(work.chain.clone(), None));
                     }
                     work.answer(Err(LedgerError::Unavailable("what was taken is not known".to_owned())));
@@ -170,7 +170,7 @@ impl Worker<'_> {
         let Some(reply) = reply else { return };
         let outcome = Outcome { taken, ..Outcome::bare(Verdict::Done) };
         let answer = ChainAnswer { outcome, sum: None };
-        if reply.send(Ok(answer)).is_err() && !is_completion && can_be_given_back(&chain) {
+        if reply.send(Ok(answer)).is_err() && !is_completion && chain.can_be_given_back() {
             self.inbox.next.push_back(Work::give_back(chain, None));
         }
     }
@@ -247,5 +247,5 @@ fn takes_up_to(chain: &Chain) -> bool {
 
 /// A name that its caller chose may be on its way back because an earlier caller of that name left.
 fn needs_claim(chain: &Chain) -> bool {
-    chain.keep.is_named() && can_be_given_back(chain)
+    chain.keep.is_named() && chain.can_be_given_back()
 }

@@ -1,0 +1,228 @@
+//! The hub port: `sluice.v1.LedgerService`, the ledger of this process for other Sluices.
+//!
+//! Chains go to the ledger below this instance's own slabs and failover, so that what many sidecars ask for shares its
+//! batches and sums. Knows how to listen, who may come in, and how to leave; [`conversation`] is one sidecar's stream, and
+//! [`answer`] what is done for it.
+
+mod answer;
+mod conversation;
+mod peers;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic::{Status, Streaming};
+use tower::Service as _;
+
+use self::conversation::{Conversation, Message};
+pub(crate) use self::peers::Peer;
+use self::peers::Peers;
+use crate::clock;
+use crate::codec::MESSAGE_BYTES_MAX;
+use crate::grpc::opening::Opening;
+use crate::grpc::{Calls, PREFACE_WITHIN};
+use crate::ledger::hub::pb::ledger_service_server::{LedgerService, LedgerServiceServer};
+use crate::ledger::hub::{pb, wire};
+use crate::ledger::{Backend, Ledger, Rotation};
+use crate::listen::port::{Bounds, Call, Connection, Place, Port};
+use crate::listen::token::Token;
+use crate::listen::{Listener, Transport};
+use crate::service::Service;
+use crate::telemetry::Metrics;
+
+/// A sidecar has one stream; one that opens it again may have two for a moment.
+const STREAMS_PER_CONNECTION_MAX: u32 = 16;
+
+/// What a stream costs before it asks anything: its task, its connection and the buffers of both.
+const STREAM_BYTES: usize = 64 << 10;
+
+/// Streams that may be open on one connection, and on the port.
+const CONNECTION_BYTES_MAX: usize = STREAM_BYTES * STREAMS_PER_CONNECTION_MAX as usize;
+const BYTES_MAX: usize = 1 << 30;
+
+/// What a sidecar may send before anybody has read it. A stream that has too much unanswered is not read.
+const WINDOW: u32 = 256 << 10;
+
+/// Answers that are written and not taken, of one stream.
+const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
+
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+
+/// A dead peer is noticed within the sum of both.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From the start of a stream to its hello.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+
+/// The ledger of this process as others use it.
+#[derive(Debug)]
+pub struct Hub {
+    ledger: Arc<Rotation<Backend>>,
+    service: Arc<Service>,
+    metrics: Arc<Metrics>,
+    /// What sidecars call this hub, and weigh homes by.
+    name: String,
+    /// Absent: everybody may come in.
+    token: Option<Token>,
+    peers: Arc<Peers>,
+    /// What all unanswered asks hold.
+    bytes: AtomicUsize,
+    streams: TaskTracker,
+    /// Sidecars are told to go elsewhere.
+    leaving: CancellationToken,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        ledger: Arc<Rotation<Backend>>,
+        service: Arc<Service>,
+        name: String,
+        token: Option<Token>,
+    ) -> Arc<Self> {
+        let metrics = Arc::clone(&service.metrics);
+        let (streams, leaving) = (TaskTracker::new(), CancellationToken::new());
+        let (peers, bytes) = (Arc::default(), AtomicUsize::new(0));
+        Arc::new(Self { ledger, service, metrics, name, token, peers, bytes, streams, leaving })
+    }
+
+    /// What sidecars are told of this hub.
+    fn status(&self) -> pb::HubStatus {
+        let leaving = self.leaving.is_cancelled();
+        match self.ledger.ready() {
+            Ok(()) => pb::HubStatus { ready: true, reason: String::new(), leaving },
+            Err(reason) => pb::HubStatus { ready: false, reason, leaving },
+        }
+    }
+
+    /// The sidecars that are connected.
+    pub(crate) fn peers(&self) -> Vec<Peer> {
+        self.peers.list(clock::monotonic_ms())
+    }
+
+    /// Tells the sidecars to go elsewhere, and returns when all that they asked is answered.
+    pub(crate) async fn leave(&self, within: Duration) {
+        self.leaving.cancel();
+        self.streams.close();
+        if tokio::time::timeout(within, self.streams.wait()).await.is_err() {
+            tracing::warn!("some sidecars were not answered in time");
+        }
+    }
+}
+
+/// The port, before it serves.
+pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
+    let bounds = Bounds { connections_max, bytes_max: BYTES_MAX, connection_bytes_max: CONNECTION_BYTES_MAX };
+    Port::new(bounds, metrics.port("hub"))
+}
+
+/// Serves until `stop`.
+pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, stop: CancellationToken) {
+    let service = LedgerServiceServer::new(Server(Arc::clone(&hub)));
+    let routes = Routes::new(service.max_decoding_message_size(MESSAGE_BYTES_MAX)).prepare();
+    let http = http(Calls(Arc::clone(&port)));
+    let connect = |stream: Transport, place: Place| {
+        let (hub, routes, connection) = (Arc::clone(&hub), routes.clone(), Arc::clone(&place.connection));
+        let from = PeerAddress(stream.peer_address());
+        let answer = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(from);
+            answer(Arc::clone(&hub), routes.clone(), Arc::clone(&connection), request)
+        });
+        let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
+        let (served, stop) = (http.serve_connection(stream, answer), stop.clone());
+        port.run(async move {
+            let served = async move {
+                tokio::pin!(served);
+                tokio::select! {
+                    ended = &mut served => return ended,
+                    () = stop.cancelled() => served.as_mut().graceful_shutdown(),
+                }
+                served.await
+            };
+            place.keep(served).await;
+        });
+    };
+    listener.serve(&port, stop.clone(), connect).await;
+}
+
+fn http(calls: Calls) -> http2::Builder<Calls> {
+    let mut http = http2::Builder::new(calls);
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .auto_date_header(false);
+    http
+}
+
+/// One call, if it may come in.
+async fn answer(
+    hub: Arc<Hub>,
+    mut routes: Routes,
+    connection: Arc<Connection>,
+    mut request: Request<Incoming>,
+) -> Result<Response<tonic::body::Body>, Infallible> {
+    if hub.token.as_ref().is_some_and(|token| !token.is_in(request.headers())) {
+        let text = "this hub needs a token, as `authorization: Bearer <token>`: a sidecar has it from ledger.token_file \
+                    or SLUICE_LEDGER_TOKEN";
+        return Ok(Status::unauthenticated(text).into_http());
+    }
+    match connection.call(STREAM_BYTES) {
+        Ok(call) => {
+            request.extensions_mut().insert(call);
+            routes.call(request).await
+        }
+        Err(full) => Ok(Status::resource_exhausted(full.to_string()).into_http()),
+    }
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy)]
+struct PeerAddress(Option<SocketAddr>);
+
+struct Server(Arc<Hub>);
+
+#[tonic::async_trait]
+impl LedgerService for Server {
+    type OpenStream = ReceiverStream<Message>;
+
+    async fn open(
+        &self,
+        request: tonic::Request<Streaming<pb::SidecarMessage>>,
+    ) -> Result<tonic::Response<Self::OpenStream>, Status> {
+        let (_, mut extensions, mut asked) = request.into_parts();
+        let call = extensions.remove::<Arc<Call>>();
+        let call = call.ok_or_else(|| Status::internal("the stream has no connection"))?;
+        let first = tokio::time::timeout(HELLO_WITHIN, asked.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no hello came within 5 s"))??;
+        let hello = first.and_then(|message| message.hello);
+        let hello = hello.ok_or_else(|| Status::invalid_argument("the first message must have `hello`"))?;
+        wire::check_hello(&hello, "sidecar").map_err(Status::failed_precondition)?;
+        if self.0.leaving.is_cancelled() {
+            return Err(Status::unavailable("this hub is stopping"));
+        }
+        call.is_read();
+        call.is_answered(false, clock::monotonic_ms());
+        let from = extensions.remove::<PeerAddress>().and_then(|from| from.0);
+        let seat = self.0.peers.enter(hello, from);
+        let (conversation, answers) = Conversation::new(Arc::clone(&self.0), seat, asked, call);
+        self.0.streams.spawn(conversation.run());
+        Ok(tonic::Response::new(ReceiverStream::new(answers)))
+    }
+}

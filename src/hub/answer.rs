@@ -1,0 +1,147 @@
+//! What is done for an ask of a sidecar: read and checked, asked of the ledger, and put into words again.
+
+use std::sync::Arc;
+
+use super::Hub;
+use crate::ledger::hub::pb::answer::What as Answer;
+use crate::ledger::hub::pb::ask::What as Ask;
+use crate::ledger::hub::{pb, wire};
+use crate::ledger::{
+    Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Rotation,
+    Verdict, Want,
+};
+use crate::limit::{Charge, Kind, LimitSpec, Origin, Overage};
+
+/// Parts of a capacity for which a sidecar is told when they fit: so many quarters.
+const REPAID_QUARTERS: u64 = 4;
+
+/// Does it. Never fails but by saying so.
+pub(super) async fn answer(hub: &Hub, what: Option<Ask>) -> Answer {
+    match what {
+        None => invalid(format!(
+            "Sluice {} doesn't know what was asked: the sidecar is newer",
+            env!("CARGO_PKG_VERSION")
+        )),
+        Some(what) => done(hub, what).await.unwrap_or_else(invalid),
+    }
+}
+
+/// The same; what is wrong with the ask if anything is.
+async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
+    let ledger = &*hub.ledger;
+    let account = |key: &str| hub.service.admission.accounts.of(key);
+    Ok(match what {
+        Ask::Apply(chain) => {
+            let chain = wire::read_chain(&chain, &account)?;
+            outcome(ledger, &chain, ledger.apply(&chain).await)
+        }
+        Ask::Complete(chain) => {
+            let chain = wire::read_chain(&chain, &account)?;
+            outcome(ledger, &chain, ledger.complete(&chain).await)
+        }
+        Ask::GiveBack(chain) => {
+            let chain = wire::read_chain(&chain, &account)?;
+            if !chain.can_be_given_back() {
+                return Err("give_back: only what reserves can be given back".to_owned());
+            }
+            ledger.give_back(chain);
+            Answer::Done(pb::Done {})
+        }
+        Ask::Provision(wants) => {
+            let wants = wire::read_wants(&wants, &account)?;
+            match ledger.provision(wants.clone()).await {
+                Ok(()) => balances(ledger.balances(wants).await),
+                Err(error) => wire::failure(&error),
+            }
+        }
+        Ask::Balances(wants) => balances(ledger.balances(wire::read_wants(&wants, &account)?).await),
+        Ask::Schedule(want) => {
+            let want = wire::read_want(&want, &account)?;
+            match ledger.schedule(&want.account, want.lifetime_seconds).await {
+                Ok(schedule) => wire::schedule(schedule),
+                Err(error) => wire::failure(&error),
+            }
+        }
+        Ask::Forgive(want) => match ledger.forgive(wire::read_want(&want, &account)?).await {
+            Ok(()) => Answer::Done(pb::Done {}),
+            Err(error) => wire::failure(&error),
+        },
+        Ask::Samples(wants) => {
+            let wants = wire::read_wants(&wants, &account)?;
+            let samples = wants.iter().map(|want| sample(ledger, &want.account, want)).collect();
+            Answer::Samples(pb::Samples { samples })
+        }
+    })
+}
+
+pub(super) fn invalid(text: String) -> Answer {
+    let code = pb::FailureCode::Invalid.into();
+    Answer::Failure(pb::LedgerFailure { code, text, ..Default::default() })
+}
+
+fn outcome(ledger: &Rotation<Backend>, chain: &Chain, result: Result<Outcome, LedgerError>) -> Answer {
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => return wire::failure(&error),
+    };
+    let owing = match result.verdict {
+        Verdict::Refused(Refusal { code: RefusalCode::InDebt, index, .. }) => {
+            let transfer = &chain.transfers[index];
+            match transfer.action {
+                Action::Reserve(hold) | Action::TakeUpTo(hold) => {
+                    let want = Want {
+                        account: Arc::clone(&transfer.account),
+                        capacity: hold.capacity,
+                        overage: hold.overage,
+                        lifetime_seconds: hold.lifetime_seconds,
+                    };
+                    Some(sample(ledger, &transfer.account, &want))
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    wire::outcome(&result, owing)
+}
+
+fn balances(balances: Result<Vec<Balance>, LedgerError>) -> Answer {
+    let message = |it: &Balance| pb::Balance { capacity: it.capacity, used: it.used, debt: it.debt };
+    match balances {
+        Ok(balances) => Answer::Balances(pb::Balances { balances: balances.iter().map(message).collect() }),
+        Err(error) => wire::failure(&error),
+    }
+}
+
+/// What is known of an account without a round trip.
+fn sample(ledger: &Rotation<Backend>, account: &Arc<Account>, want: &Want) -> pb::Sample {
+    let spec = LimitSpec {
+        kind: Kind::Rolling { window_seconds: want.lifetime_seconds },
+        capacity: want.capacity,
+        overage: want.overage,
+        is_exact: true,
+        charge: Charge::Admitted,
+        unit: String::new(),
+        description: String::new(),
+        origin: Origin::Api,
+    };
+    let owed = if want.overage == Overage::Repay { ledger.owed(account, &spec) } else { 0 };
+    let mut repaid = Vec::new();
+    if owed > 0 {
+        let mut amounts: Vec<u64> =
+            (1..=REPAID_QUARTERS).map(|n| want.capacity / REPAID_QUARTERS * n).collect();
+        amounts.extend([1, want.capacity]);
+        amounts.retain(|amount| *amount > 0);
+        amounts.sort_unstable();
+        amounts.dedup();
+        let in_ms =
+            |amount| Some(pb::Release { amount, in_ms: ledger.repaid_in_ms(account, &spec, amount)? });
+        repaid.extend(amounts.into_iter().filter_map(in_ms));
+    }
+    pb::Sample {
+        available: ledger.sample(account, &spec),
+        is_decreasing: ledger.is_decreasing(account, &spec),
+        owed,
+        repaid,
+    }
+}

@@ -1,0 +1,303 @@
+//! One sidecar's stream: what it asks is begun as it comes, and answered as it is done.
+//!
+//! One loop. What is unanswered is bounded, in number and in bytes: a stream that has too much of it is not read until some
+//! is answered, so that the sidecar's own queue fills and its callers are told to come back. What all streams hold together
+//! is bounded as well; an ask beyond that is answered at once.
+//!
+//! A stream that ends takes back nothing of what was begun: the sidecar may have sent it to another hub under the same name, and
+//! may have been admitted on it there. Only what a sidecar says is left by its caller is given back.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ahash::AHashMap;
+use futures_util::future::{AbortHandle, Abortable, Aborted};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+use super::peers::Seat;
+use super::{Hub, answer};
+use crate::clock;
+use crate::ledger::LedgerError;
+use crate::ledger::hub::pb::answer::What as Answer;
+use crate::ledger::hub::{pb, wire};
+use crate::listen::port::Call;
+
+/// Asks of one stream that may be unanswered, and what they may hold.
+const UNANSWERED_MAX: usize = 8_192;
+const UNANSWERED_BYTES_MAX: usize = 2 << 20;
+
+/// What the unanswered asks of all streams may hold: a thousand streams with some hundred asks each.
+const ALL_BYTES_MAX: usize = 256 << 20;
+
+/// What an ask holds beside what it was sent as: its accounts, its task and its answer.
+const ASK_BYTES: usize = 1024;
+
+/// Answers in one message at most.
+const ANSWERS_PER_MESSAGE: usize = 1024;
+
+/// How often it is looked whether the ledger is as it was said to be.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A sidecar pings twice a second; one that says nothing for so many looks, which is 30 s, is gone.
+const SILENT_LOOKS: u32 = 120;
+
+/// A sidecar that doesn't take its answers for so long is gone.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// A hub that leaves ends a stream on which nothing was asked at so many looks: what the sidecar sent before it knew has come.
+const LEAVING_LOOKS: u32 = 2;
+
+pub(super) type Message = Result<pb::HubMessage, Status>;
+
+pub(super) struct Conversation {
+    hub: Arc<Hub>,
+    seat: Seat,
+    asked: Streaming<pb::SidecarMessage>,
+    out: mpsc::Sender<Message>,
+    call: Arc<Call>,
+    under_way: FuturesUnordered<Pin<Box<dyn Future<Output = Finished> + Send>>>,
+    /// Those that can be given up.
+    handles: AHashMap<u64, AbortHandle>,
+    /// What they hold.
+    bytes: usize,
+    answers: Vec<pb::Answer>,
+    /// What the sidecar was last told.
+    status: pb::HubStatus,
+    silent_looks: u32,
+    /// Looks since it last asked anything.
+    idle_looks: u32,
+}
+
+struct Finished {
+    number: u64,
+    bytes: usize,
+    /// Its caller has left.
+    answer: Result<Answer, Aborted>,
+}
+
+/// What an ask holds of all that may be held.
+struct Held {
+    hub: Arc<Hub>,
+    bytes: usize,
+}
+
+impl Held {
+    fn take(hub: &Arc<Hub>, bytes: usize) -> Option<Self> {
+        let held = Self { hub: Arc::clone(hub), bytes };
+        (hub.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= ALL_BYTES_MAX).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.hub.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Why a conversation ends.
+enum End {
+    /// The sidecar has gone, or doesn't listen.
+    Gone,
+    /// It can't be understood.
+    Wrong(Status),
+    /// This hub goes.
+    Leaving,
+}
+
+impl Conversation {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        seat: Seat,
+        asked: Streaming<pb::SidecarMessage>,
+        call: Arc<Call>,
+    ) -> (Self, mpsc::Receiver<Message>) {
+        let (out, answers) = mpsc::channel(1);
+        let status = hub.status();
+        let first = pb::HubMessage {
+            hello: Some(wire::hello(&hub.name)),
+            status: Some(status.clone()),
+            ..Default::default()
+        };
+        out.try_send(Ok(first)).expect("an empty channel must have room");
+        let conversation = Self {
+            hub,
+            seat,
+            asked,
+            out,
+            call,
+            under_way: FuturesUnordered::new(),
+            handles: AHashMap::new(),
+            bytes: 0,
+            answers: Vec::new(),
+            status,
+            silent_looks: 0,
+            idle_looks: 0,
+        };
+        (conversation, answers)
+    }
+
+    pub(super) async fn run(mut self) {
+        self.hub.metrics.hub_streams.inc();
+        let end = self.converse().await;
+        self.hub.metrics.hub_streams.dec();
+        if let End::Wrong(status) = end {
+            tracing::warn!(%status, "a sidecar said what it may not");
+            // Whoever does not listen misses it.
+            drop(self.out.try_send(Err(status)));
+        }
+        drop((self.out, self.asked, self.seat));
+        // What was begun lands.
+        while self.under_way.next().await.is_some() {}
+    }
+
+    async fn converse(&mut self) -> End {
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let may_read = self.under_way.len() < UNANSWERED_MAX && self.bytes < UNANSWERED_BYTES_MAX;
+            tokio::select! {
+                message = self.asked.message(), if may_read => match message {
+                    Ok(Some(message)) => {
+                        if let Err(end) = self.hear(message).await {
+                            return end;
+                        }
+                    }
+                    Ok(None) => return End::Gone,
+                    Err(status) if status.code() == tonic::Code::InvalidArgument => return End::Wrong(status),
+                    Err(status) if status.code() == tonic::Code::OutOfRange => {
+                        return End::Wrong(Status::invalid_argument(status.message()));
+                    }
+                    Err(_) => return End::Gone,
+                },
+                Some(finished) = self.under_way.next() => {
+                    self.finish(finished);
+                    while self.answers.len() < ANSWERS_PER_MESSAGE
+                        && let Some(Some(finished)) = self.under_way.next().now_or_never()
+                    {
+                        self.finish(finished);
+                    }
+                    if let Err(end) = self.say(pb::HubMessage::default()).await {
+                        return end;
+                    }
+                }
+                _ = looks.tick() => {
+                    if let Err(end) = self.look().await {
+                        return end;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins what is asked.
+    async fn hear(&mut self, message: pb::SidecarMessage) -> Result<(), End> {
+        self.silent_looks = 0;
+        if !message.asks.is_empty() {
+            self.idle_looks = 0;
+        }
+        if message.asks.len() > wire::ASKS_MAX {
+            let text =
+                format!("asks: there may be {} in a message, not {}", wire::ASKS_MAX, message.asks.len());
+            return Err(End::Wrong(Status::invalid_argument(text)));
+        }
+        let chains = message.asks.iter().filter(|ask| is_chain(ask)).count();
+        self.hub.metrics.hub_chains.inc_by(chains as u64);
+        self.seat.sidecar.asked(u32::try_from(chains).unwrap_or(u32::MAX), clock::monotonic_ms());
+        for ask in message.asks {
+            self.begin(ask)?;
+        }
+        if let Some(report) = message.slabs {
+            self.seat.sidecar.holds(report);
+        }
+        for number in message.left {
+            // What is answered already, the sidecar gives back itself.
+            if let Some(handle) = self.handles.remove(&number) {
+                handle.abort();
+            }
+        }
+        if message.ping != 0 {
+            self.call.is_answered(false, clock::monotonic_ms());
+            let status = Some(self.status.clone());
+            self.say(pb::HubMessage { pong: message.ping, status, ..Default::default() }).await?;
+        } else if !self.answers.is_empty() {
+            self.say(pb::HubMessage::default()).await?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, ask: pb::Ask) -> Result<(), End> {
+        let number = ask.number;
+        if self.handles.contains_key(&number) {
+            let text = format!("asks: number {number} is used again before it was answered");
+            return Err(End::Wrong(Status::invalid_argument(text)));
+        }
+        let bytes = ask.encoded_len() + ASK_BYTES;
+        if ask.encoded_len() > wire::ASK_BYTES_MAX {
+            let text = format!("an ask may have {} bytes, not {}", wire::ASK_BYTES_MAX, ask.encoded_len());
+            self.answers.push(pb::Answer { number, what: Some(answer::invalid(text)) });
+            return Ok(());
+        }
+        let Some(held) = Held::take(&self.hub, bytes) else {
+            let waiting = self.under_way.len();
+            let what = wire::failure(&LedgerError::QueueFull { waiting, per_second: None });
+            self.answers.push(pb::Answer { number, what: Some(what) });
+            return Ok(());
+        };
+        let (handle, registration) = AbortHandle::new_pair();
+        let doing = async move {
+            let held = held;
+            answer::answer(&held.hub, ask.what).await
+        };
+        let doing = Abortable::new(doing, registration);
+        self.under_way.push(Box::pin(async move { Finished { number, bytes, answer: doing.await } }));
+        self.handles.insert(number, handle);
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn finish(&mut self, finished: Finished) {
+        let Finished { number, bytes, answer } = finished;
+        self.handles.remove(&number);
+        self.bytes -= bytes;
+        let what = answer.unwrap_or(Answer::Done(pb::Done {}));
+        self.answers.push(pb::Answer { number, what: Some(what) });
+    }
+
+    /// Says it, with the answers that there are.
+    async fn say(&mut self, mut message: pb::HubMessage) -> Result<(), End> {
+        message.answers = std::mem::take(&mut self.answers);
+        match tokio::time::timeout(TAKEN_WITHIN, self.out.send(Ok(message))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(End::Gone),
+        }
+    }
+
+    /// Tells the sidecar if something is not as it was; ends what is over.
+    async fn look(&mut self) -> Result<(), End> {
+        self.silent_looks += 1;
+        self.idle_looks += 1;
+        if self.status.leaving && self.under_way.is_empty() && self.idle_looks > LEAVING_LOOKS {
+            return Err(End::Leaving);
+        }
+        if self.silent_looks > SILENT_LOOKS {
+            return Err(End::Gone);
+        }
+        let status = self.hub.status();
+        if status != self.status {
+            self.status = status.clone();
+            self.say(pb::HubMessage { status: Some(status), ..Default::default() }).await?;
+        }
+        Ok(())
+    }
+}
+
+fn is_chain(ask: &pb::Ask) -> bool {
+    use crate::ledger::hub::pb::ask::What;
+    matches!(ask.what, Some(What::Apply(_) | What::Complete(_) | What::GiveBack(_)))
+}

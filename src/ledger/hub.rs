@@ -1,0 +1,312 @@
+//! The ledger of a sidecar: hubs, each of which applies chains to the ledger that all of them share.
+//!
+//! [`Hub`] is the cheap handle that callers hold. Behind it there is one stream to each hub ([`stream`]), and a task that
+//! keeps what is known of accounts up to date ([`sampler`]). A chain goes to the home of its first limit ([`homes`]). If that
+//! hub is lost before it has answered, the chain is sent once more under the same name to the next one ([`asking`]).
+//! Any hub may apply any chain: homes are for efficiency, the ledger behind the hubs is the truth.
+
+mod asking;
+mod homes;
+mod known;
+mod lowering;
+pub mod pb;
+mod peer;
+mod sampler;
+mod shared;
+mod stream;
+pub(crate) mod wire;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::metadata::AsciiMetadataValue;
+
+pub use self::known::Known;
+use self::pb::answer::What as Answer;
+use self::pb::ask::What as Ask;
+use self::peer::Peer;
+use self::shared::Shared;
+use super::account::Decrease;
+use super::schedule::paid_in_ms;
+use super::{
+    Account, Action, Balance, CapacityEvent, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode,
+    Schedule, SlabHeld, Transfer, Verdict, Want,
+};
+use crate::clock;
+use crate::limit::{LimitSpec, Overage};
+use crate::telemetry::Metrics;
+use crate::tls::Client;
+
+/// What a completion or a change of capacity may take.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reads are not on anybody's path.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// For what is under way, when the process ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether that has landed.
+const CLOSE_LOOK: Duration = Duration::from_millis(5);
+
+/// How it is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `host:port` of each hub; hosts may be names.
+    pub addresses: Vec<String>,
+    /// What hubs call this instance.
+    pub name: String,
+    /// Absent: streams are in the clear.
+    pub tls: Option<Arc<Client>>,
+    /// Sent with every stream.
+    pub authorization: Option<AsciiMetadataValue>,
+    /// Bounds every call of a caller.
+    pub timeout: Duration,
+    /// Chains that may wait for one hub.
+    pub queue_max: usize,
+    /// Where capacity changes that take time are told.
+    pub events: Option<mpsc::UnboundedSender<CapacityEvent>>,
+}
+
+/// The handle.
+#[derive(Debug)]
+pub struct Hub {
+    shared: Arc<Shared>,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Hub {
+    /// Starts the tasks. The hubs may be away.
+    pub fn start(options: Options, metrics: Arc<Metrics>) -> Self {
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
+        let mut queues = Vec::new();
+        let mut peers = Vec::new();
+        for address in &options.addresses {
+            let (sender, receiver) = mpsc::channel(options.queue_max);
+            peers.push(Arc::new(Peer::new(address.clone(), sender)));
+            queues.push(receiver);
+        }
+        let shared = Arc::new(Shared::new(options, peers, metrics));
+        for (peer, queue) in shared.peers.iter().zip(queues) {
+            let streaming = stream::run(Arc::clone(&shared), Arc::clone(peer), queue);
+            tasks.spawn(closing.clone().run_until_cancelled_owned(streaming));
+        }
+        let hub = Self { shared, closing, tasks };
+        let sampling = sampler::run(hub.handle());
+        hub.tasks.spawn(hub.closing.clone().run_until_cancelled_owned(sampling));
+        hub
+    }
+
+    /// Another handle on the same hubs.
+    fn handle(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), closing: self.closing.clone(), tasks: self.tasks.clone() }
+    }
+
+    async fn send(&self, chain: &Chain, is_completion: bool) -> Result<Outcome, LedgerError> {
+        let Some(first) = chain.transfers.first() else { return Ok(Outcome::bare(Verdict::Done)) };
+        let timeout = self.shared.options.timeout;
+        let answered = if is_completion {
+            let what = || Ask::Complete(wire::chain(chain));
+            self.ask(first.account.id, what, None, timeout.max(COMPLETION_TIMEOUT)).await?
+        } else {
+            let what = || Ask::Apply(wire::chain(chain));
+            self.ask(first.account.id, what, Some(chain), timeout).await?
+        };
+        let was_lost = answered.was_lost;
+        let Answer::Outcome(outcome) = answered.expect()? else { return Err(unexpected()) };
+        self.shared.note_debts(chain, &outcome);
+        let outcome =
+            wire::read_outcome(&outcome, chain.transfers.len()).map_err(LedgerError::Unavailable)?;
+        Ok(if was_lost { of_first_sending(outcome, chain) } else { outcome })
+    }
+
+    /// What hubs say of each want, asked in parts.
+    async fn about_wants(
+        &self,
+        wants: &[Want],
+        what: impl Fn(pb::Wants) -> Ask,
+        within: Duration,
+    ) -> Result<Vec<Balance>, LedgerError> {
+        let parts = wants.chunks(wire::WANTS_MAX.min(WANTS_PER_ASK)).map(async |part| {
+            let message = || what(pb::Wants { wants: part.iter().map(wire::want).collect() });
+            let answered = self.ask(part[0].account.id, message, None, within).await?;
+            let Answer::Balances(balances) = answered.expect()? else { return Err(unexpected()) };
+            wire::read_balances(balances, part.len()).map_err(LedgerError::Unavailable)
+        });
+        Ok(try_join_all(parts).await?.concat())
+    }
+}
+
+/// Of one ask, so that it stays far below what a hub takes.
+const WANTS_PER_ASK: usize = 256;
+
+fn unexpected() -> LedgerError {
+    LedgerError::Unavailable("the hub answered something else than it was asked".to_owned())
+}
+
+/// What the answer to a second sending says of the first, which was lost. What exists may be from that one; and then it was
+/// this sidecar that did it. If it was not, too much is counted for a while, never too little.
+fn of_first_sending(mut outcome: Outcome, chain: &Chain) -> Outcome {
+    outcome.is_repeat = false;
+    if let Verdict::Refused(Refusal { code, .. }) = &mut outcome.verdict
+        && *code == RefusalCode::IdAlreadyFailed
+        && !chain.keep.is_named()
+        && chain.can_be_given_back()
+    {
+        *code = RefusalCode::ExceedsCredits;
+    }
+    outcome
+}
+
+impl Ledger for Hub {
+    async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        let outcome = self.send(chain, false).await?;
+        Decrease::note(chain, outcome.verdict, clock::monotonic_ms());
+        for (index, Transfer { account, action }) in chain.transfers.iter().enumerate() {
+            let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
+            let want = self.shared.touch_hold(account, hold);
+            match outcome.verdict {
+                Verdict::Done => account.behind_hub.sample.spend(hold.amount),
+                Verdict::Refused(refusal)
+                    if refusal.code == RefusalCode::LimitDecreasing && refusal.index == index =>
+                {
+                    self.shared.lowering.begin(want);
+                }
+                Verdict::Refused(_) | Verdict::NotAsked => {}
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
+        self.send(chain, true).await
+    }
+
+    fn give_back(&self, chain: Chain) {
+        if chain.can_be_given_back() && !chain.transfers.is_empty() {
+            self.shared.give_back_all(vec![chain]);
+        }
+    }
+
+    fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
+        let lifetime_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
+        account.behind_hub.sample.available(spec.capacity, lifetime_ms, clock::monotonic_ms())
+    }
+
+    fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
+        self.shared.touch(account, spec);
+        self.peek(account, spec)
+    }
+
+    fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
+        let is_above = || account.behind_hub.capacity().is_none_or(|capacity| capacity > spec.capacity);
+        account.decrease.since_ms().is_some() && is_above()
+    }
+
+    async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
+        let balances = self.about_wants(&wants, Ask::Provision, COMPLETION_TIMEOUT).await?;
+        for (want, balance) in wants.into_iter().zip(balances) {
+            want.account.behind_hub.set_capacity(balance.capacity);
+            if balance.capacity > want.capacity {
+                want.account.decrease.begin(clock::monotonic_ms());
+                self.shared.lowering.begin(want);
+            } else {
+                want.account.decrease.end();
+            }
+        }
+        Ok(())
+    }
+
+    async fn balances(&self, wants: Vec<Want>) -> Result<Vec<Balance>, LedgerError> {
+        self.about_wants(&wants, Ask::Balances, self.shared.options.timeout.max(READ_TIMEOUT)).await
+    }
+
+    async fn schedule(
+        &self,
+        account: &Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    ) -> Result<Schedule, LedgerError> {
+        let (account, overage) = (Arc::clone(account), Overage::Deny);
+        let capacity = account.behind_hub.capacity().unwrap_or(0);
+        let id = account.id;
+        let want = wire::want(&Want { account, capacity, overage, lifetime_seconds });
+        let within = self.shared.options.timeout.max(READ_TIMEOUT);
+        let answered = self.ask(id, || Ask::Schedule(want.clone()), None, within).await?;
+        match answered.expect()? {
+            Answer::Schedule(schedule) => Ok(wire::read_schedule(schedule)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
+        let now_ms = clock::monotonic_ms();
+        account.behind_hub.watched.note(now_ms);
+        self.shared.touch(account, spec);
+        account.behind_hub.sample.is_zero(now_ms)
+    }
+
+    fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
+        if spec.overage != Overage::Repay {
+            return 0;
+        }
+        account.behind_hub.owing.meet(Some(spec.kind.lifetime_seconds()));
+        self.shared.touch(account, spec);
+        account.behind_hub.owing.owed().unwrap_or(0)
+    }
+
+    fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
+        let now_ms = clock::monotonic_ms();
+        let window_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
+        let known = &account.behind_hub;
+        let paid_in_ms = || paid_in_ms(known.owing.owed().unwrap_or(0), spec.capacity, window_ms);
+        known.fits_at_ms(amount).map(|at_ms| at_ms.saturating_sub(now_ms)).or_else(paid_in_ms)
+    }
+
+    async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
+        let message = wire::want(&want);
+        let what = || Ask::Forgive(message.clone());
+        self.ask(want.account.id, what, None, COMPLETION_TIMEOUT).await?.expect()?;
+        want.account.behind_hub.owing.set(0, clock::monotonic_ms());
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.shared.is_ready() { Ok(()) } else { Err(format!("ledger: {}", self.shared.why_away())) }
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn tell_slabs(&self, held: impl FnOnce() -> Vec<SlabHeld>) {
+        if self.shared.is_report_due(clock::monotonic_ms()) {
+            self.shared.report(held());
+        }
+    }
+
+    /// What expires behind the hubs, expires by itself.
+    fn sweep(&self) -> usize {
+        self.shared.count_waiting();
+        0
+    }
+
+    async fn close(&self) {
+        let settled = async {
+            while self.shared.count_waiting() > 0 {
+                tokio::time::sleep(CLOSE_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, settled).await.is_err() {
+            tracing::warn!("the hubs did not answer all that they were asked");
+        }
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

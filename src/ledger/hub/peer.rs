@@ -1,0 +1,268 @@
+//! One hub as this sidecar sees it: whether it answers, what it was asked, and who waits for that.
+//!
+//! Refuses to know sockets: [`super::stream`] takes from the queue, and tells what was answered and what was lost.
+//!
+//! A caller that leaves gets its reserve given back, and it must be this sidecar's to give back (ADR 5):
+//!
+//! * What was not sent yet is never sent.
+//! * What was sent is told to the hub as left. If the hub is still at it, it gives it back by its own rules. If its answer
+//!   is on its way already, that answer says whether this sending made the reservation, and then it is given back here.
+//! * What was lost with its stream may have been done. A name that only this sidecar knows is given back; one that others
+//!   may know is left alone, because they may have been admitted on it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::AHashMap;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::homes;
+use super::pb;
+use super::pb::answer::What as Answer;
+use super::pb::ask::What as Ask;
+use crate::ledger::Chain;
+use crate::limit::LimitId;
+
+/// The stream ended before the answer came: it may have been done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost;
+
+type Reply = Result<Answer, Lost>;
+
+/// What the stream sends next.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Ask { number: u64, what: Ask },
+    Left(u64),
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Caller(oneshot::Sender<Reply>),
+    /// Its caller has left, and nobody has an answer yet.
+    Gone(Box<Chain>),
+    /// It was answered when its caller was leaving, who is about to look here.
+    Unread(Reply),
+    /// Something is given back; nobody waits.
+    GivingBack(Box<Chain>),
+}
+
+/// What to do about a chain whose caller has left.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// It is ours: give it back.
+    GiveBack(Box<Chain>),
+    Nothing,
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// As the operator wrote it.
+    pub address: String,
+    queue: mpsc::Sender<Outgoing>,
+    state: Mutex<State>,
+    /// A plain mutex: one entry is added, changed or removed; all are taken when the stream ends.
+    waiting: Mutex<AHashMap<u64, Waiting>>,
+    last_number: AtomicU64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum State {
+    Away { why: String },
+    There { seed: u64, ready: Result<(), String> },
+}
+
+impl Peer {
+    pub(super) fn new(address: String, queue: mpsc::Sender<Outgoing>) -> Self {
+        let why = "not connected yet".to_owned();
+        Self {
+            address,
+            queue,
+            state: Mutex::new(State::Away { why }),
+            waiting: Mutex::default(),
+            last_number: AtomicU64::new(0),
+        }
+    }
+
+    /// How much a limit belongs here; `None` if it is away. One whose ledger answers comes before one whose doesn't.
+    pub(super) fn weight(&self, limit: LimitId) -> Option<(bool, u64)> {
+        match &*self.state.lock() {
+            State::There { seed, ready } => Some((ready.is_ok(), homes::weight(*seed, limit))),
+            State::Away { .. } => None,
+        }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        matches!(*self.state.lock(), State::There { .. })
+    }
+
+    /// Whether it and its ledger answer; the reason if not.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        match &*self.state.lock() {
+            State::There { ready: Ok(()), .. } => Ok(()),
+            State::There { ready: Err(why), .. } | State::Away { why } => {
+                Err(format!("{}: {why}", self.address))
+            }
+        }
+    }
+
+    /// Notes how it is; how it was.
+    pub(super) fn set(&self, state: State) -> State {
+        std::mem::replace(&mut *self.state.lock(), state)
+    }
+
+    /// Asks. `None` if too much waits already.
+    pub(super) fn ask<'p>(&'p self, what: Ask, chain: Option<&'p Chain>) -> Option<Asked<'p>> {
+        let (reply, answer) = oneshot::channel();
+        let number = self.enqueue(what, Waiting::Caller(reply))?;
+        Some(Asked { peer: self, number, answer, chain, is_open: true })
+    }
+
+    /// Gives back; false if too much waits already.
+    pub(super) fn give_back(&self, chain: Chain) -> bool {
+        let what = Ask::GiveBack(super::wire::chain(&chain));
+        self.enqueue(what, Waiting::GivingBack(Box::new(chain))).is_some()
+    }
+
+    fn enqueue(&self, what: Ask, waiting: Waiting) -> Option<u64> {
+        let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        // Before it is queued, or its answer could come first.
+        self.waiting.lock().insert(number, waiting);
+        if self.queue.try_send(Outgoing::Ask { number, what }).is_err() {
+            self.waiting.lock().remove(&number);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
+    /// Whether something is still worth sending. An ask whose caller has left is forgotten instead.
+    pub(super) fn may_send(&self, outgoing: &Outgoing) -> bool {
+        let mut waiting = self.waiting.lock();
+        match outgoing {
+            Outgoing::Left(number) => matches!(waiting.get(number), Some(Waiting::Gone(_))),
+            Outgoing::Ask { number, .. } => match waiting.get(number) {
+                Some(Waiting::Gone(_)) => {
+                    waiting.remove(number);
+                    false
+                }
+                Some(_) => true,
+                None => false,
+            },
+        }
+    }
+
+    /// An answer has come.
+    pub(super) fn answered(&self, number: u64, answer: Answer) -> Undo {
+        let mut waiting = self.waiting.lock();
+        match waiting.remove(&number) {
+            Some(Waiting::Caller(reply)) => {
+                if let Err(unread) = reply.send(Ok(answer)) {
+                    waiting.insert(number, Waiting::Unread(unread));
+                }
+                Undo::Nothing
+            }
+            Some(Waiting::Gone(chain)) => undo_of_answer(&answer, *chain),
+            Some(Waiting::GivingBack(_) | Waiting::Unread(_)) | None => Undo::Nothing,
+        }
+    }
+
+    /// The stream has ended: everybody hears so. What is to be given back elsewhere.
+    pub(super) fn lose_all(&self) -> Vec<Chain> {
+        let mut waiting = self.waiting.lock();
+        let lost = std::mem::take(&mut *waiting);
+        let mut orphans = Vec::new();
+        for (number, it) in lost {
+            match it {
+                Waiting::Caller(reply) => {
+                    if let Err(unread) = reply.send(Err(Lost)) {
+                        waiting.insert(number, Waiting::Unread(unread));
+                    }
+                }
+                Waiting::Gone(chain) => orphans.extend(orphan(*chain)),
+                Waiting::GivingBack(chain) => orphans.push(*chain),
+                unread @ Waiting::Unread(_) => drop(waiting.insert(number, unread)),
+            }
+        }
+        orphans
+    }
+
+    /// A caller leaves before it has read an answer.
+    fn leave(&self, number: u64, chain: Option<&Chain>) -> Undo {
+        let mut waiting = self.waiting.lock();
+        let undo = match (waiting.remove(&number), chain) {
+            (Some(Waiting::Unread(reply)), Some(chain)) => undo_of_reply(reply, chain),
+            (Some(Waiting::Caller(_)), Some(chain)) => {
+                waiting.insert(number, Waiting::Gone(Box::new(chain.clone())));
+                // If there is no room for it, the answer is waited for.
+                drop(self.queue.try_send(Outgoing::Left(number)));
+                Undo::Nothing
+            }
+            _ => Undo::Nothing,
+        };
+        drop(waiting);
+        undo
+    }
+}
+
+/// Only a reservation that this very sending made is ours to give back.
+fn undo_of_answer(answer: &Answer, chain: Chain) -> Undo {
+    match answer {
+        Answer::Outcome(pb::Outcome { refusal: None, is_repeat: false, .. }) => {
+            Undo::GiveBack(Box::new(chain))
+        }
+        _ => Undo::Nothing,
+    }
+}
+
+fn undo_of_reply(reply: Reply, chain: &Chain) -> Undo {
+    match reply {
+        Ok(answer) => undo_of_answer(&answer, chain.clone()),
+        Err(Lost) => orphan(chain.clone()).map_or(Undo::Nothing, |chain| Undo::GiveBack(Box::new(chain))),
+    }
+}
+
+/// A chain whose fate nobody knows and whose caller has left: given back if nobody else knows its name.
+pub(super) fn orphan(chain: Chain) -> Option<Chain> {
+    (chain.can_be_given_back() && !chain.keep.is_named()).then_some(chain)
+}
+
+/// Something that was asked. Dropped before it was answered, its caller has left.
+#[derive(Debug)]
+pub(super) struct Asked<'p> {
+    pub peer: &'p Peer,
+    number: u64,
+    answer: oneshot::Receiver<Reply>,
+    /// What is given back then.
+    chain: Option<&'p Chain>,
+    is_open: bool,
+}
+
+impl Asked<'_> {
+    pub(super) async fn answer(&mut self) -> Reply {
+        let reply = (&mut self.answer).await.unwrap_or(Err(Lost));
+        self.is_open = false;
+        reply
+    }
+
+    /// Its caller leaves: what is to be given back.
+    pub(super) fn leave(&mut self) -> Undo {
+        if !std::mem::take(&mut self.is_open) {
+            return Undo::Nothing;
+        }
+        // From here on an answer that comes is put where `leave` finds it.
+        self.answer.close();
+        match (self.answer.try_recv(), self.chain) {
+            (Ok(reply), Some(chain)) => undo_of_reply(reply, chain),
+            (Ok(_), None) => Undo::Nothing,
+            (Err(_), chain) => self.peer.leave(self.number, chain),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

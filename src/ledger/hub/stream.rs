@@ -1,0 +1,232 @@
+//! The stream to one hub: opened, kept alive, and opened again when it ends.
+//!
+//! One loop. What has gathered while the last message was on its way goes as one, so that an idle sidecar asks at once and a
+//! busy one batches by itself. Refuses to know what is asked.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+use super::pb::ledger_service_client::LedgerServiceClient;
+use super::peer::{Outgoing, Peer, State, Undo};
+use super::{Shared, homes, pb, wire};
+use crate::retry::backoff::Backoff;
+
+/// How often it is looked whether a hub has said anything. It is asked to every second time.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A hub that has said nothing at so many looks in a row, which is 2 s, is not asked until it answers again. Looks are counted
+/// instead of time, so that a sidecar that stood still itself doesn't blame the hub.
+const SILENT_LOOKS: u32 = 8;
+
+/// Each step of opening a stream.
+const OPEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// What goes into one message: far below what a hub takes, so that the first answers of many don't wait for the last asks.
+const ASKS_PER_MESSAGE: usize = 1024;
+const BYTES_PER_MESSAGE: usize = 256 << 10;
+
+/// A message of a hub: its answers are about as long as what was asked, and a schedule has at most 4096 steps.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Said of a hub that is about to go.
+const STOPPING: &str = "it is stopping";
+
+/// Opens the stream again and again.
+pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, mut queue: mpsc::Receiver<Outgoing>) {
+    let mut backoff = Backoff::default();
+    loop {
+        let why = match open(&shared, &peer).await {
+            Ok(stream) => {
+                backoff.reset();
+                stream.serve(&mut queue).await
+            }
+            Err(why) => why,
+        };
+        shared.note(&peer, State::Away { why });
+        shared.give_back_all(peer.lose_all());
+        tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
+    }
+}
+
+struct Stream<'s> {
+    shared: &'s Arc<Shared>,
+    peer: &'s Arc<Peer>,
+    out: mpsc::Sender<pb::SidecarMessage>,
+    from_hub: Streaming<pb::HubMessage>,
+    /// Looks since it last said anything.
+    silent_looks: u32,
+    pings: u64,
+    /// What is to be sent next.
+    next: VecDeque<Outgoing>,
+    is_ping_due: bool,
+    /// The last report of slabs that it was told.
+    told: u64,
+    /// The hub is about to stop.
+    is_leaving: bool,
+    seed: u64,
+}
+
+async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream<'s>, String> {
+    let late = |what: &str| format!("{what} within {} s", OPEN_WITHIN.as_secs());
+    let endpoint = Endpoint::from_shared(format!("http://{}", peer.address));
+    let endpoint = endpoint.map_err(|error| error.to_string())?.tcp_nodelay(true);
+    let connected = match &shared.options.tls {
+        Some(tls) => timeout(OPEN_WITHIN, endpoint.connect_with_connector(tls.connector(OPEN_WITHIN))).await,
+        None => timeout(OPEN_WITHIN, endpoint.connect()).await,
+    };
+    let channel = connected.map_err(|_| late("no connection"))?.map_err(|error| cause(&error))?;
+    let mut client = LedgerServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let (out, messages) = mpsc::channel(1);
+    let hello = pb::SidecarMessage { hello: Some(wire::hello(&shared.options.name)), ..Default::default() };
+    drop(out.try_send(hello));
+    let mut request = tonic::Request::new(ReceiverStream::new(messages));
+    if let Some(authorization) = &shared.options.authorization {
+        request.metadata_mut().insert("authorization", authorization.clone());
+    }
+    let opened = timeout(OPEN_WITHIN, client.open(request)).await.map_err(|_| late("no answer"))?;
+    let mut from_hub = opened.map_err(|status| said(&status))?.into_inner();
+    let first = timeout(OPEN_WITHIN, from_hub.message()).await.map_err(|_| late("no hello"))?;
+    let first = first.map_err(|status| said(&status))?.unwrap_or_default();
+    let hello = first.hello.ok_or_else(|| "it did not say hello".to_owned())?;
+    wire::check_hello(&hello, "hub")?;
+    let seed = homes::seed(&hello.name);
+    let mut stream = Stream {
+        shared,
+        peer,
+        out,
+        from_hub,
+        silent_looks: 0,
+        pings: 0,
+        next: VecDeque::new(),
+        is_ping_due: false,
+        told: 0,
+        is_leaving: false,
+        seed,
+    };
+    stream.note_status(&first.status.unwrap_or_default());
+    Ok(stream)
+}
+
+impl Stream<'_> {
+    /// Until it ends: why.
+    async fn serve(mut self, queue: &mut mpsc::Receiver<Outgoing>) -> String {
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let has_next = self.is_ping_due || !self.next.is_empty();
+            tokio::select! {
+                message = self.from_hub.message() => match message {
+                    Ok(Some(message)) => self.hear(message),
+                    Ok(None) if self.is_leaving => return STOPPING.to_owned(),
+                    Ok(None) => return "it ended the stream".to_owned(),
+                    Err(status) => return said(&status),
+                },
+                permit = self.out.clone().reserve_owned(), if has_next => {
+                    let Ok(permit) = permit else { return "the stream has ended".to_owned() };
+                    // What has come since goes with it.
+                    while self.next.len() < ASKS_PER_MESSAGE
+                        && let Ok(outgoing) = queue.try_recv()
+                    {
+                        self.next.push_back(outgoing);
+                    }
+                    if let Some(message) = self.message() {
+                        permit.send(message);
+                    }
+                }
+                outgoing = queue.recv(), if self.next.is_empty() => match outgoing {
+                    Some(outgoing) => self.next.push_back(outgoing),
+                    None => return "this Sluice is stopping".to_owned(),
+                },
+                _ = looks.tick() => {
+                    self.silent_looks += 1;
+                    if self.silent_looks > SILENT_LOOKS {
+                        return "it has said nothing for 2 s".to_owned();
+                    }
+                    self.is_ping_due = self.silent_looks.is_multiple_of(2);
+                }
+            }
+        }
+    }
+
+    /// What has gathered, as far as it fits; `None` if nothing of it is worth sending any more.
+    fn message(&mut self) -> Option<pb::SidecarMessage> {
+        let mut message = pb::SidecarMessage::default();
+        let mut bytes = 0;
+        while bytes < BYTES_PER_MESSAGE
+            && let Some(outgoing) = self.next.pop_front()
+        {
+            if !self.peer.may_send(&outgoing) {
+                continue;
+            }
+            match outgoing {
+                Outgoing::Left(number) => message.left.push(number),
+                Outgoing::Ask { number, what } => {
+                    let ask = pb::Ask { number, what: Some(what) };
+                    bytes += ask.encoded_len();
+                    message.asks.push(ask);
+                }
+            }
+        }
+        if std::mem::take(&mut self.is_ping_due) {
+            self.pings += 1;
+            message.ping = self.pings;
+            if let Some((number, report)) = self.shared.report_after(self.told) {
+                self.told = number;
+                message.slabs = Some(report);
+            }
+        }
+        let is_empty = message.asks.is_empty() && message.left.is_empty() && message.ping == 0;
+        (!is_empty).then_some(message)
+    }
+
+    fn hear(&mut self, message: pb::HubMessage) {
+        self.silent_looks = 0;
+        if let Some(status) = &message.status {
+            self.note_status(status);
+        }
+        for answer in message.answers {
+            // One that this side doesn't know is one of a later version, and nothing here asks for that.
+            let Some(what) = answer.what else { continue };
+            self.shared.answered();
+            if let Undo::GiveBack(chain) = self.peer.answered(answer.number, what) {
+                self.shared.give_back_all(vec![*chain]);
+            }
+        }
+    }
+
+    fn note_status(&mut self, status: &pb::HubStatus) {
+        self.is_leaving |= status.leaving;
+        let ready = if status.ready { Ok(()) } else { Err(format!("its {}", status.reason)) };
+        let state = if self.is_leaving {
+            State::Away { why: STOPPING.to_owned() }
+        } else {
+            State::There { seed: self.seed, ready }
+        };
+        self.shared.note(self.peer, state);
+    }
+}
+
+/// What the hub said to a stream that it did not want, or why it can't be reached.
+fn said(status: &tonic::Status) -> String {
+    match std::error::Error::source(status) {
+        Some(source) => cause(source),
+        None => format!("{:?}: {}", status.code(), status.message()),
+    }
+}
+
+/// The innermost reason: the others only say that there is one.
+fn cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}

@@ -1,0 +1,39 @@
+//! The ledger that replaces another one, and what the two are called in messages.
+
+use std::time::Duration;
+
+use crate::ledger::LedgerError;
+
+#[derive(Debug)]
+pub(super) struct Successor<L> {
+    pub(super) ledger: L,
+    /// What the two are called in messages, the old one first.
+    pub(super) names: [String; 2],
+    /// Bounds a call to both.
+    pub(super) timeout: Duration,
+}
+
+impl<L> Successor<L> {
+    pub(super) fn of_old(&self, error: LedgerError) -> LedgerError {
+        named("old", &self.names[0], error)
+    }
+
+    pub(super) fn of_new(&self, error: LedgerError) -> LedgerError {
+        named("new", &self.names[1], error)
+    }
+}
+
+/// Says which of the two did not answer.
+fn named(which: &str, name: &str, error: LedgerError) -> LedgerError {
+    match error {
+        LedgerError::Unavailable(why) => {
+            LedgerError::Unavailable(format!("the {which} one, {name}: {}", bare(&why)))
+        }
+        other => other,
+    }
+}
+
+/// Without what it is about.
+pub(super) fn bare(why: &str) -> &str {
+    why.strip_prefix("ledger: ").unwrap_or(why)
+}
