@@ -147,6 +147,7 @@ pub struct Metrics {
     pub(crate) hub_chains: Counter,
     pub slab_answers: SlabAnswers,
     pub slab_units: SlabUnits,
+    pub(crate) slab_panics: Counter,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub(crate) tls: TlsMetrics,
@@ -194,6 +195,7 @@ impl Default for Metrics {
             hub_chains: Counter::default(),
             slab_answers: SlabAnswers::default(),
             slab_units: SlabUnits::default(),
+            slab_panics: Counter::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             tls: TlsMetrics::default(),
@@ -306,6 +308,11 @@ impl Metrics {
             "sluice_hub_chains",
             "Chains that sidecars have sent to this hub",
             self.hub_chains.clone(),
+        );
+        r.register(
+            "sluice_slab_panics",
+            "Times that taking a slab or giving it back ended in a panic, which is a mistake in Sluice",
+            self.slab_panics.clone(),
         );
         r.register(
             "sluice_retry_budget_ratio",

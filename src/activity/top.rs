@@ -107,7 +107,7 @@ impl Top {
         let sketches: Vec<&Sketch> =
             self.minutes.iter().map(|minute| &minute.sketches[by as usize]).collect();
         // What a key without a place in some minute may have been counted there.
-        let unseen_max: u64 = sketches.iter().map(|sketch| sketch.unseen_max()).sum();
+        let unseen_max = sketches.iter().fold(0u64, |sum, sketch| sum.saturating_add(sketch.unseen_max()));
         let mut sums: AHashMap<&str, Heavy> = AHashMap::new();
         for sketch in &sketches {
             for place in sketch.places().iter().filter(|place| domain.is_none_or(|it| *it == *place.domain)) {
@@ -117,8 +117,8 @@ impl Top {
                     count: unseen_max,
                     error: unseen_max,
                 });
-                sum.count = sum.count - sketch.unseen_max() + place.count;
-                sum.error = sum.error - sketch.unseen_max() + place.error;
+                sum.count = sum.count.saturating_sub(sketch.unseen_max()).saturating_add(place.count);
+                sum.error = sum.error.saturating_sub(sketch.unseen_max()).saturating_add(place.error);
             }
         }
         let mut heavy: Vec<Heavy> = sums.into_values().collect();
@@ -160,6 +160,19 @@ mod tests {
         assert_eq!(listed(&mut top, By::Denied, None, 299_999), [row("a", 3)]);
         assert_eq!(listed(&mut top, By::Denied, None, 300_000), [row("a", 1)]);
         assert_eq!(listed(&mut top, By::Used, None, 360_000), []);
+    }
+
+    /// Amounts are what callers say: a limit may have room for nearly all numbers.
+    #[test]
+    fn the_largest_amounts_are_counted_too() {
+        let mut top = Top::default();
+        let d: Arc<str> = Arc::from("d");
+        for minute in 0..2 {
+            for n in 0..=LIST_MAX {
+                top.offer(minute * 60_000, &Arc::from(format!("k{n}")), &d, &counts(0, 0, u64::MAX));
+            }
+        }
+        assert_eq!(top.heaviest(By::Used, None, 1, 60_000)[0].count, u64::MAX);
     }
 
     #[test]

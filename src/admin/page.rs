@@ -139,7 +139,7 @@ fn overviews(admin: Admin, listing: Listing) -> impl Stream<Item = Result<sse::E
 }
 
 async fn overview(admin: &Admin, listing: &Listing) -> String {
-    let service = &*admin.service;
+    let service = &admin.service;
     let (decided, found) = (service.decided(), service.find_limits(listing).await.ok());
     let limits_total = found.as_ref().map_or(0, |found| found.total);
     let line = service.lines(HEAVY_SHOWN).into_iter();

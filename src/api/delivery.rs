@@ -86,7 +86,7 @@ pub(crate) struct TakenLeases {
 
 impl Taker for TakenLeases {
     fn take(&self, _: usize, mut unsent: Unsent) {
-        unsent.iter_mut().for_each(UnsentLease::taken);
+        unsent.retain_mut(UnsentLease::taken);
         self.leases.lock().extend(unsent);
     }
 }

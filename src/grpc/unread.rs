@@ -18,7 +18,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::answers::{Answers, News};
@@ -27,33 +26,29 @@ use crate::api::delivery::{Taker, Unsent};
 use crate::clock;
 use crate::service::unsent::UnsentLease;
 
-/// The answers of one connection that tell of leases. A plain mutex: a section is a few look-ups, and leases are given back
-/// and sent outside of it.
+/// The answers of one connection that tell of leases.
 #[derive(Debug, Default)]
-pub(crate) struct Unread(Mutex<Answers<UnsentLease>>);
+pub(crate) struct Unread(Answers<UnsentLease>);
 
 impl Unread {
-    fn on_answers(&self, act: impl FnOnce(&mut Answers<UnsentLease>) -> News<UnsentLease>) {
-        let News { sent, lost } = act(&mut self.0.lock());
-        sent.into_iter().for_each(UnsentLease::sent);
-        drop(lost);
-    }
-
     fn saw(&self, seen: Seen) {
-        match seen {
-            Seen::Data { stream, bytes } => {
-                self.on_answers(|answers| answers.wrote(stream, bytes, clock::monotonic_ms));
-            }
-            Seen::Reset { stream } => self.on_answers(|answers| answers.reset(stream, clock::monotonic_ms)),
-        }
+        hear(match seen {
+            Seen::Data { stream, bytes } => self.0.wrote(stream, bytes, clock::monotonic_ms),
+            Seen::Reset { stream } => self.0.reset(stream, clock::monotonic_ms),
+        });
     }
 }
 
 impl Taker for Unread {
     fn take(&self, bytes: usize, mut unsent: Unsent) {
-        unsent.iter_mut().for_each(|lease| lease.taken());
-        self.on_answers(|answers| answers.take(bytes, unsent, clock::monotonic_ms));
+        unsent.retain_mut(UnsentLease::taken);
+        hear(self.0.take(bytes, unsent, clock::monotonic_ms));
     }
+}
+
+fn hear(News { sent, lost }: News<UnsentLease>) {
+    sent.into_iter().for_each(UnsentLease::sent);
+    drop(lost);
 }
 
 /// The stream of a connection whose frames are looked at.
@@ -82,7 +77,7 @@ impl<C> Watched<C> {
 
 impl<C> Drop for Watched<C> {
     fn drop(&mut self) {
-        self.unread.on_answers(Answers::end);
+        hear(self.unread.0.end());
     }
 }
 
@@ -101,6 +96,8 @@ impl<C: AsyncRead + Unpin> AsyncRead for Watched<C> {
                 unread.saw(seen);
             }
         });
+        // A peer that is quiet answers pings, so that this is soon enough.
+        hear(unread.0.forget_old(clock::monotonic_ms));
         polled
     }
 }

@@ -56,7 +56,7 @@ impl Service {
 fn explained(requirement: &Requirement, state: LimitState) -> ExplainedLimit {
     let (balance, spec) = (state.balance.unwrap_or_default(), &requirement.spec);
     // What this instance holds in a slab is used for everybody else.
-    let left = balance.available() + state.slab.map_or(0, |slab| slab.held);
+    let left = balance.available().saturating_add(state.slab.map_or(0, |slab| slab.held));
     let refusal = if requirement.amount > spec.capacity {
         Some(Reason::NeverFits)
     } else if balance.capacity > spec.capacity && requirement.amount > 0 {

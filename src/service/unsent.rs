@@ -62,18 +62,19 @@ impl UnsentLease {
         Self { news: Some(Box::new(News { service, what, call })) }
     }
 
-    /// The connection has written its answer, and may find out later that nobody has read it. Stopping need not wait for
-    /// that. A place counts as heard of at once: whoever has the answer may ask about it.
-    pub(crate) fn taken(&mut self) {
-        let Some(mut news) = self.news.take() else { return };
+    /// The connection has written its answer, and may find out later that nobody has read it; false if nothing would be given
+    /// back then. Stopping need not wait for that. A place counts as heard of at once: whoever has the answer may ask about it.
+    pub(crate) fn taken(&mut self) -> bool {
+        let Some(mut news) = self.news.take() else { return false };
         news.call = None;
         if let What::Place { id, is_first, is_served } = news.what {
             match news.service.place_was_heard_of(id, is_first, is_served) {
                 Some(lease) => news.what = What::PickedUp { id, lease },
-                None => return,
+                None => return false,
             }
         }
         self.news = Some(news);
+        true
     }
 
     /// The caller has its answer, as far as this side can know.

@@ -11,7 +11,7 @@ use super::Service;
 use super::inspect::LimitState;
 use crate::activity::{By, Event, Heavy};
 use crate::clock;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Account, Ledger, LedgerError};
 use crate::queue::Waiting;
 use crate::registry::NamedLimit;
 use crate::telemetry::Decided;
@@ -113,7 +113,22 @@ impl Service {
     }
 
     /// Named limits, and the derived ones that this instance remembers.
-    pub(crate) async fn find_limits(&self, listing: &Listing) -> Result<Found, LedgerError> {
+    pub(crate) async fn find_limits(self: &Arc<Self>, listing: &Listing) -> Result<Found, LedgerError> {
+        let (service, wanted) = (Arc::clone(self), listing.clone());
+        // There may be a million: they are gone through on a thread where no decision waits.
+        let listed = tokio::task::spawn_blocking(move || service.list(&wanted)).await;
+        let (found, total) =
+            listed.map_err(|_| LedgerError::Unavailable("the limits could not be listed".to_owned()))?;
+        let mut states = self.states(found).await?;
+        if listing.sort == Sort::Used {
+            states.sort_by_key(|state| std::cmp::Reverse(state.balance.unwrap_or_default().used));
+            states.truncate(listing.limit);
+        }
+        Ok(Found { limits: states, total })
+    }
+
+    /// Those whose balances are needed, and how many have such a key.
+    fn list(&self, listing: &Listing) -> (Vec<Arc<NamedLimit>>, usize) {
         let mut found = self.remembered(&listing.prefix);
         let total = found.len();
         match listing.sort {
@@ -129,23 +144,20 @@ impl Service {
             }
             Sort::Used => found.truncate(BALANCES_MAX),
         }
-        let mut states = self.states(found).await?;
-        if listing.sort == Sort::Used {
-            states.sort_by_key(|state| std::cmp::Reverse(state.balance.unwrap_or_default().used));
-            states.truncate(listing.limit);
-        }
-        Ok(Found { limits: states, total })
+        (found, total)
     }
 
-    /// By key, each once.
+    /// By key, each once. Looking at them makes none of them warmer.
     fn remembered(&self, prefix: &str) -> Vec<Arc<NamedLimit>> {
-        let snapshot = self.live.load_full();
-        let named = snapshot.registry.named().cloned();
-        let derived = self.admission.accounts.all().into_iter();
-        let derived =
-            derived.filter_map(|it| snapshot.registry.resolve(it.key.as_str(), &self.admission.accounts));
-        let mut all: Vec<Arc<NamedLimit>> =
-            named.chain(derived).filter(|limit| limit.account.key.as_str().starts_with(prefix)).collect();
+        let registry = &self.live.load_full().registry;
+        let is_meant = |account: &Account| account.key.as_str().starts_with(prefix);
+        let named = registry.named().filter(|limit| is_meant(&limit.account)).cloned();
+        let accounts = self.admission.accounts.all().into_iter().filter(|account| is_meant(account));
+        let derived = accounts.filter_map(|account| {
+            let spec = Arc::clone(registry.spec_of(account.key.as_str())?);
+            Some(Arc::new(NamedLimit { account, spec }))
+        });
+        let mut all: Vec<Arc<NamedLimit>> = named.chain(derived).collect();
         all.sort_by(|a, b| a.account.key.cmp(&b.account.key));
         all.dedup_by(|a, b| a.account.key == b.account.key);
         all

@@ -29,9 +29,14 @@ pub(super) struct Doubles {
 
 impl Doubles {
     pub(super) fn note(&mut self, lease: &LeaseId, at_real: AtReal) {
-        if self.names.insert(lease.bits(), at_real).is_some() {
+        if let Some(there) = self.names.get_mut(&lease.bits()) {
+            // That it did not answer once more takes back nothing that it holds.
+            if at_real == AtReal::Holds {
+                *there = at_real;
+            }
             return;
         }
+        self.names.insert(lease.bits(), at_real);
         self.oldest_first.push_back(lease.bits());
         if self.oldest_first.len() > NAMES_MAX {
             let oldest = self.oldest_first.pop_front();
@@ -54,6 +59,7 @@ mod tests {
         let name = |n: usize| LeaseId::parse(&n.to_string());
         (0..=NAMES_MAX).for_each(|n| doubles.note(&name(n), AtReal::MayHold));
         doubles.note(&name(1), AtReal::Holds);
+        doubles.note(&name(1), AtReal::MayHold);
         assert_eq!(doubles.get(&name(0)), None);
         assert_eq!(doubles.get(&name(1)), Some(AtReal::Holds));
         assert_eq!(doubles.get(&name(NAMES_MAX)), Some(AtReal::MayHold));

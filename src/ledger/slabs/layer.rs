@@ -102,7 +102,17 @@ impl<L: Ledger + 'static> Slabs<L> {
     /// Starts the task that gives back. `timeout` bounds every call.
     pub fn start(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>) -> Self {
         let is_on = is_on && ledger.is_shared();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Shared::new(ledger, is_on, timeout, metrics));
+        if is_on {
+            shared.tasks.spawn(task::run(Arc::clone(&shared)));
+        }
+        Self { shared }
+    }
+}
+
+impl<L> Shared<L> {
+    fn new(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>) -> Self {
+        Self {
             ledger,
             core: Core::new(metrics.slab_units.clone()),
             ids: Mutex::new(Requests::new(IDS_MAX)),
@@ -114,12 +124,7 @@ impl<L: Ledger + 'static> Slabs<L> {
             metrics,
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
-        });
-        if is_on {
-            let closing = shared.closing.clone();
-            shared.tasks.spawn(closing.run_until_cancelled_owned(task::run(Arc::clone(&shared))));
         }
-        Self { shared }
     }
 }
 
@@ -389,3 +394,6 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         shared.ledger.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use smallvec::smallvec;
 
+use super::guards::{Returning, Taking};
 use super::{Live, Shared};
 use crate::clock;
-use crate::ledger::slabs::core::Asks;
 use crate::ledger::slabs::limit::{Ask, Took};
 use crate::ledger::slabs::returns::{GiveBack, Landed, Number, Step};
 use crate::ledger::{
     Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
 };
 use crate::limit::{LimitId, Overage};
+use crate::retry::backoff::Backoff;
 
 /// How long the task sleeps at most.
 const SLEEP_MS_MAX: u64 = 1_000;
@@ -21,8 +22,25 @@ const SLEEP_MS_MAX: u64 = 1_000;
 /// How often it is looked whether everything has landed, when the process ends.
 const SETTLED_LOOK: Duration = Duration::from_millis(5);
 
-/// Gives back whatever is due, for ever.
+/// Gives back whatever is due until the process ends. A panic is counted, and it goes on.
 pub(super) async fn run<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
+    let due = || shared.closing.clone().run_until_cancelled_owned(give_back_due(Arc::clone(&shared)));
+    restart_on_panic(&shared, due).await;
+}
+
+/// Runs a task until it ends by itself.
+pub(super) async fn restart_on_panic<L, F>(shared: &Shared<L>, task: impl Fn() -> F)
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let mut backoff = Backoff::default();
+    while shared.tasks.spawn(task()).await.is_err_and(|error| error.is_panic()) {
+        shared.panicked();
+        tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
+    }
+}
+
+async fn give_back_due<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
     loop {
         while let Some((number, back)) = shared.core.next_due(&mut Live) {
             shared.tasks.spawn(give_back(Arc::clone(&shared), number, back));
@@ -55,7 +73,8 @@ pub(super) async fn take<L: Ledger + 'static>(
     // It is given back by its name.
     let keep = Keep::ForCompletion;
     let chain = Chain { lease: ask.name, keep, transfers: smallvec![Transfer { account, action }] };
-    let took = match shared.ledger.apply(&chain).await {
+    let mut taking = Taking { shared, limit, took: Took::Nothing };
+    taking.took = match taking.shared.ledger.apply(&chain).await {
         Ok(Outcome { verdict: Verdict::Done, taken, .. }) => {
             Took::Units(if ask.up_to { taken.first().copied().unwrap_or(0) } else { ask.amount })
         }
@@ -64,9 +83,6 @@ pub(super) async fn take<L: Ledger + 'static>(
         }) => Took::Refused,
         Ok(_) | Err(_) => Took::Nothing,
     };
-    let mut asks = Asks::new();
-    shared.core.took(limit, took, &mut Live, &mut asks);
-    shared.follow_up(asks);
 }
 
 async fn give_back<L: Ledger + 'static>(
@@ -74,9 +90,8 @@ async fn give_back<L: Ledger + 'static>(
     number: Number,
     back: GiveBack<Arc<Account>>,
 ) {
-    let landed = landed(&shared.ledger.complete(&chain_of(back)).await);
-    shared.core.returned(number, landed, &mut Live, |n| fastrand::u64(0..=n));
-    shared.news.notify_one();
+    let mut returning = Returning { shared, number, landed: Landed::Failed };
+    returning.landed = landed(&returning.shared.ledger.complete(&chain_of(back)).await);
 }
 
 fn chain_of(back: GiveBack<Arc<Account>>) -> Chain {
