@@ -8,8 +8,8 @@ SHELL := bash
 # On CI a Cargo.lock that lags behind Cargo.toml is a mistake; at a desk cargo mends it.
 LOCKED := $(if $(CI),--locked)
 WITH_TOOLS := source .tools/env &&
-# Tests that load several servers at once: each has the machine to itself.
-ALONE := slab_fleet:: tigerbeetle_faults:: hub_fleet:: hub_faults::on_tigerbeetle::
+# Tests that load several servers or a browser at once: each has the machine to itself.
+ALONE := browser:: slab_fleet:: tigerbeetle_faults:: hub_fleet:: hub_faults::on_tigerbeetle::
 
 .PHONY: help
 help: ## this list

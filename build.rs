@@ -1,4 +1,5 @@
-//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API and for hubs. Nobody needs protoc.
+//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API, for hubs and for limits from xDS. Nobody
+//! needs protoc.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -9,6 +10,7 @@ const ENVOY: &str = "proto/envoy/service/ratelimit/v3/rls.proto";
 const LEASES: &str = "proto/sluice/v1/lease.proto";
 const LEDGER: &str = "proto/sluice/v1/ledger.proto";
 const CODEC: &str = "crate::codec::ProtoCodec";
+const XDS: &str = "proto/ratelimit/config/ratelimit/v3/rls_conf.proto";
 
 /// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
 const JSON_IN: &str = "#[derive(serde::Deserialize)] #[serde(default, deny_unknown_fields)]";
@@ -27,7 +29,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::create_dir_all(&ledger)?;
     let builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
     builder.out_dir(ledger).compile_fds(protox::compile([LEDGER], ["proto"])?)?;
-    Ok(())
+    limits_from_xds()
+}
+
+fn limits_from_xds() -> Result<(), Box<dyn std::error::Error>> {
+    let builder = tonic_prost_build::configure()
+        .emit_rerun_if_changed(false)
+        .build_server(false)
+        .build_client(false)
+        .extern_path(".google.protobuf.Struct", "::envoy_types::pb::google::protobuf::Struct");
+    Ok(builder.compile_fds(protox::compile([XDS], ["proto"])?)?)
 }
 
 fn lease_api() -> Result<(), Box<dyn std::error::Error>> {

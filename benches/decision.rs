@@ -135,7 +135,8 @@ fn service(runtime: &tokio::runtime::Runtime) -> Arc<Service> {
     let free = SocketAddr::from(([127, 0, 0, 1], 0));
     loaded.settings.grpc.listen = Listen::Tcp(free);
     loaded.settings.admin.listen = free;
-    let options = Options { loaded, config_dir: dir.path().to_owned(), state_dir: dir.path().join("state") };
+    let options =
+        Options { loaded, files: dir.path().to_owned().into(), state_dir: Some(dir.path().join("state")) };
     let app = runtime.block_on(App::start(options)).expect("it must start");
     Arc::clone(&app.service)
 }

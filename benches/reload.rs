@@ -46,7 +46,8 @@ async fn start(dir: &Path) -> App {
     let mut loaded = sluice::config::load(Some(dir)).expect("the files must be right");
     loaded.settings.grpc.listen = Listen::Tcp("127.0.0.1:0".parse().expect("an address"));
     loaded.settings.admin.listen = "127.0.0.1:0".parse().expect("an address");
-    let options = Options { loaded, config_dir: dir.join("not-watched"), state_dir: dir.join("state") };
+    let options =
+        Options { loaded, files: dir.join("not-watched").into(), state_dir: Some(dir.join("state")) };
     App::start(options).await.expect("it must start")
 }
 

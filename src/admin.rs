@@ -23,6 +23,9 @@
 //! | `GET`, `DELETE /v1/leases/{id}` | a lease or a place in line of this instance: state, limits, when; leaves the line |
 //! | `GET /v1/config/limits` | every limit of every file, for `sluice check --against` |
 //!
+//! In the place of envoyproxy/ratelimit `/healthcheck` says whether a restart would help, and `/rlconfig` and the metrics are
+//! also on ports of their own ([`Part`]).
+//!
 //! JSON errors are `{"error": …, "detail": …}`. With a token set, a call without it is 401, health checks excepted. Without
 //! one, what may change something is 403 from another site's web page, and 415 if its body is not `application/json`.
 
@@ -34,7 +37,7 @@ mod error;
 mod events;
 mod explain;
 mod gate;
-mod json;
+pub(crate) mod json;
 mod lease;
 mod ledger;
 mod limits;
@@ -107,7 +110,28 @@ impl FromRef<Admin> for Option<Arc<Hub>> {
     }
 }
 
-pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
+/// What a port has.
+#[derive(Debug, Clone)]
+pub(crate) enum Part {
+    Everything(Gate),
+    /// `/rlconfig`, as envoyproxy/ratelimit's debug port.
+    Debug,
+    /// The metrics, at this path.
+    Metrics(String),
+}
+
+impl Part {
+    fn router(self, admin: Admin) -> Router {
+        match self {
+            Part::Everything(gate) => router(admin, gate),
+            Part::Debug => Router::new().route("/rlconfig", get(rlconfig::get)).with_state(admin),
+            Part::Metrics(path) => Router::new().route(&path, get(metrics)).with_state(admin),
+        }
+    }
+}
+
+fn router(admin: Admin, gate: Gate) -> Router {
+    let health = if gate.is_in_place() { get(started) } else { get(ready) };
     let written = put(limits::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     let policy = put(retry::put).layer(DefaultBodyLimit::max(LIMIT_BYTES_MAX));
     Router::new()
@@ -117,7 +141,7 @@ pub(crate) fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/live", get(page::live))
         .route("/livez", get(async || "OK"))
         .route("/readyz", get(ready))
-        .route("/healthcheck", get(ready))
+        .route("/healthcheck", health)
         .route("/metrics", get(metrics))
         .route("/json", post(json::post))
         .route("/rlconfig", get(rlconfig::get))
@@ -162,14 +186,23 @@ pub(crate) async fn serve(
     listener: Listener,
     port: Arc<Port>,
     admin: Admin,
-    gate: Gate,
+    part: Part,
     stop: CancellationToken,
 ) {
-    connections::serve(listener, port, router(admin, gate), connections::HEADERS_WITHIN, stop).await;
+    connections::serve(listener, port, part.router(admin), connections::HEADERS_WITHIN, stop).await;
 }
 
 async fn ready(State(service): State<Arc<Service>>) -> Response {
-    match service.ready() {
+    health(service.ready())
+}
+
+/// Green although the ledger is away: who restarts us for that would only lose what we hold.
+async fn started(State(service): State<Arc<Service>>) -> Response {
+    health(service.started())
+}
+
+fn health(state: Result<(), String>) -> Response {
+    match state {
         Ok(()) => "OK".into_response(),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod chain;
+mod counts;
 mod decision;
 mod findings;
 mod hint;
@@ -67,6 +68,8 @@ pub struct Asked<'a> {
     pub name: Name<'a>,
     /// Who asks, for those who look.
     pub domain: &'a Arc<str>,
+    /// It says that it has tried before.
+    pub is_retry: bool,
     pub now_ms: u64,
 }
 
@@ -112,6 +115,12 @@ impl Admission {
         let domain = snapshot.domain(request.domain);
         let decided = self.decide_uncounted(snapshot, domain, request).await;
         self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+        if let Some(ratelimit) = &self.metrics.ratelimit {
+            match &decided {
+                Ok(_) => ratelimit.answered(),
+                Err(error) => ratelimit.failed(matches!(error, DecideError::Ledger(_))),
+            }
+        }
         let decision = decided?;
         let counters = &domain.counters;
         match &decision.denial {
@@ -143,7 +152,8 @@ impl Admission {
             domain.counters.unmatched();
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
-        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, now_ms }).await
+        let is_retry = request.is_retry;
+        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, is_retry, now_ms }).await
     }
 
     /// What follows the plan, for those who know what they want.
@@ -198,10 +208,10 @@ impl Admission {
             // On the heap, because few have one and all would carry the space for it.
             Box::pin(self.count_shadows(plan, name, &id, &mut findings)).await;
         }
-        self.count_per_limit(plan, &findings);
-        self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, now_ms);
+        self.note_allowed(plan, &findings, &snapshot.retry, asked.domain, asked.is_retry, now_ms);
         self.peek_the_rest(plan, &mut findings);
-        Ok(Decision::allowed(plan, &findings, name, id, reserved_at_unix_ms))
+        self.count_per_limit(plan, &findings, true);
+        Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
     }
 
     /// The denial of what no wait would ever let pass.
@@ -275,13 +285,13 @@ impl Admission {
         reason: Reason,
         code: Option<RefusalCode>,
     ) -> Decision {
-        let Asked { snapshot, plan, name, domain, now_ms } = *asked;
-        self.count_per_limit(plan, &findings);
+        let Asked { snapshot, plan, name, domain, is_retry, now_ms } = *asked;
         // What never fits is not told to come back.
         let hint = (reason != Reason::NeverFits)
-            .then(|| self.hint(&snapshot.retry, plan, &findings, reason, now_ms).ms);
+            .then(|| self.hint(&snapshot.retry, plan, &findings, reason, is_retry, now_ms).ms);
         self.peek_the_rest(plan, &mut findings);
         code.inspect(|code| findings.believe_the_refusal(plan, *code));
+        self.count_per_limit(plan, &findings, false);
         let denied = Decision::denied(plan, name, findings, reason, hint);
         if let Some(key) = denied.denial.as_ref().and_then(|denial| denial.limit.as_ref()) {
             let said_no = plan.requirements.iter().find(|requirement| requirement.account.key == *key);
@@ -298,20 +308,16 @@ impl Admission {
         findings: &Findings,
         policy: &RetryPolicy,
         domain: &Arc<str>,
+        is_retry: bool,
         now_ms: u64,
     ) {
         let charged = || charged(plan, findings);
         let hints = charged().map(|requirement| (&requirement.account.hints, requirement.spec.kind));
         retry::on_allowed(hints, policy, now_ms);
-        charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
-    }
-
-    /// For descriptors that asked for a metric of their own. A shadow limit counts as what it would have said.
-    fn count_per_limit(&self, plan: &Plan, findings: &Findings) {
-        for (index, requirement) in plan.requirements.iter().enumerate().filter(|(_, r)| r.metric_per_value) {
-            let is_over = (findings.failed | findings.left_out).contains(index);
-            self.metrics.limit_decided(requirement.account.key.as_str(), !is_over);
+        if policy.rolling.informed {
+            charged().for_each(|it| self.keep_promise(it, is_retry, now_ms));
         }
+        charged().for_each(|it| self.activity.admitted(&it.account, domain, it.amount, now_ms));
     }
 
     /// What is free of the limit of a requirement, where that costs no round trip.

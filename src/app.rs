@@ -17,18 +17,19 @@ use tokio_util::sync::CancellationToken;
 use self::hub::{HubPort, HubSocket, instance_name};
 use self::ledger::{Opening, layered};
 use crate::activity::Activity;
-use crate::admin::{Admin, Gate};
+use crate::admin::{Admin, Gate, Part};
 use crate::admission::Admission;
 use crate::config::settings;
 use crate::config::settings::secret::{Secret, check_admin_exposure, read_secrets, read_token};
 use crate::config::settings::value::Listen;
-use crate::config::{Loaded, Problem, Settings};
-use crate::control::{Composed, Control, files, with_api};
+use crate::config::{Layout, Loaded, Problem, Settings};
+use crate::control::{Composed, Control, files, with_api, xds};
 use crate::lease::Leases;
 use crate::lease::token::Signer;
 use crate::ledger::{Accounts, Ledger};
 use crate::listen::{Listener, descriptors};
 use crate::service::Service;
+use crate::service::check::Tells;
 use crate::service::ledgers::Ledgers;
 use crate::snapshot::Snapshot;
 use crate::state::{Broken, State};
@@ -53,8 +54,10 @@ const HOUSEKEEPING: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct Options {
     pub loaded: Loaded,
-    pub config_dir: PathBuf,
-    pub state_dir: PathBuf,
+    /// The hot files to watch.
+    pub files: Layout,
+    /// `None`: what the admin API changes lasts as long as this process.
+    pub state_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +81,9 @@ pub enum StartError {
 pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
+    /// Of `/rlconfig` and of the metrics, where those have ports of their own.
+    pub debug: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     /// Where sidecars come, if this instance is a hub.
     pub hub: Option<SocketAddr>,
     pub service: Arc<Service>,
@@ -96,9 +102,15 @@ impl App {
     pub async fn start(options: Options) -> Result<Self, StartError> {
         let Loaded { settings, hot, files } = options.loaded;
         let gate = gate(&settings)?;
-        let state = State::load(&options.state_dir)?;
+        let state = State::load(options.state_dir.as_deref())?;
         let composed = with_api(hot, &state, None).map_err(|problems| unfit(&state, &problems))?;
-        let metrics = Arc::new(Metrics::default());
+        let metrics = match &settings.metrics {
+            wanted if wanted.ratelimit_names => {
+                Metrics::default().with_ratelimit_names(wanted.near_limit_ratio)
+            }
+            _ => Metrics::default(),
+        };
+        let metrics = Arc::new(metrics);
         let certificates = Certificates::new(Arc::clone(&metrics));
         let secure = |port, files: &Option<tls::ServerFiles>, alpn| {
             let tls = files.as_ref().map(|files| certificates.server(files, alpn)).transpose();
@@ -106,19 +118,28 @@ impl App {
         };
         let grpc_tls = secure("grpc", &settings.grpc.tls, Alpn::Http2)?;
         let admin_tls = secure("admin", &settings.admin.tls, Alpn::Http1)?;
+        let xds = settings.config.xds.clone().map(|xds| xds::Server::open(xds, &certificates)).transpose();
+        let xds = xds.map_err(|error| StartError::Tls("config.xds", error))?;
         let grpc_listener = bind("grpc", &settings.grpc.listen, grpc_tls).await?;
-        let admin_listener = bind("admin", &Listen::Tcp(settings.admin.listen), admin_tls).await?;
+        let grpc = grpc_listener.address().unwrap_or_else(|_| settings.grpc.listen.clone());
+        let (admin_listener, admin) = bind_tcp("admin", settings.admin.listen, admin_tls).await?;
+        let mut admin_listeners = vec![(admin_listener, Part::Everything(gate))];
+        let (mut debug, mut metrics_port) = (None, None);
+        if let Some(in_place) = &settings.in_place {
+            let (listener, address) = bind_tcp("debug", in_place.debug, None).await?;
+            admin_listeners.push((listener, Part::Debug));
+            debug = Some(address);
+            if let Some((wish, path)) = &in_place.metrics {
+                let (listener, address) = bind_tcp("metrics", *wish, None).await?;
+                admin_listeners.push((listener, Part::Metrics(path.clone())));
+                metrics_port = Some(address);
+            }
+        }
         let hub_tls = secure("hub", &settings.hub.tls, Alpn::Http2)?;
         let ledger_tls = settings.ledger.tls.as_ref();
         let ledger_tls = ledger_tls.map(|files| certificates.client(files, Alpn::Http2)).transpose();
         let ledger_tls = ledger_tls.map_err(|error| StartError::Tls("ledger", error))?;
         let hub_socket = HubSocket::bind(&settings.hub, hub_tls).await?;
-        let bound = |listener: &Listener, wish: &Listen| listener.address().unwrap_or_else(|_| wish.clone());
-        let grpc = bound(&grpc_listener, &settings.grpc.listen);
-        let admin = match bound(&admin_listener, &Listen::Tcp(settings.admin.listen)) {
-            Listen::Tcp(address) => address,
-            Listen::Unix(_) => settings.admin.listen,
-        };
         let signer = open_signer(&settings.leases)?;
         let (events, capacity_events) = mpsc::unbounded_channel();
         let opening = Opening {
@@ -143,8 +164,12 @@ impl App {
             metrics: Arc::clone(&metrics),
         };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
+        let tells = Tells {
+            dynamic_metadata: settings.grpc.response_dynamic_metadata,
+            limit_headers: settings.grpc.limit_headers.clone(),
+        };
         let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms());
-        let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics));
+        let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics, tells));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();
         let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));
@@ -155,9 +180,11 @@ impl App {
         let shares = descriptors::shares(hub_socket.is_some());
         let grpc_port = grpc::port(shares.grpc, &service.metrics);
         let admin_port = admin::port(shares.admin, &service.metrics);
-        let serving = grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), stop_grpc.clone(), |it| {
-            drop(health.send(it))
-        });
+        let age = settings.grpc.connection_age;
+        let serving =
+            grpc::serve(grpc_listener, grpc_port, Arc::clone(&service), age, stop_grpc.clone(), |it| {
+                drop(health.send(it))
+            });
         tasks.run_until("the gRPC port", stop_grpc.clone(), async {
             serving.await;
             Ok::<(), String>(())
@@ -171,16 +198,27 @@ impl App {
             certificates,
             hub: hub_port.as_ref().map(HubPort::hub),
         };
-        let serving_admin = admin::serve(admin_listener, admin_port, admin_state, gate, stop_admin.clone());
-        tasks.run_until("the admin port", stop_admin.clone(), async {
-            serving_admin.await;
-            Ok::<(), String>(())
-        });
+        for (listener, part) in admin_listeners {
+            let (port, state) = (Arc::clone(&admin_port), admin_state.clone());
+            let serving_admin = admin::serve(listener, port, state, part, stop_admin.clone());
+            tasks.run_until("the admin port", stop_admin.clone(), async {
+                serving_admin.await;
+                Ok::<(), String>(())
+            });
+        }
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
         tasks.run_forever("what is watched", Arc::clone(&service).watch_activity());
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
         tasks.run_forever("the state", Arc::clone(&control).remember_capacity(capacity_events));
-        tasks.run_forever("the files", files::run(Arc::clone(&control), options.config_dir, files));
+        if !options.files.is_empty() {
+            tasks.run_forever("the files", files::run(Arc::clone(&control), options.files, files));
+        }
+        if let Some(xds) = xds {
+            if xds.must_answer() {
+                service.wait_for_configuration();
+            }
+            tasks.run_forever("the xDS client", xds::run(Arc::clone(&control), xds));
+        }
         let Ok(health) = health_set.await else {
             return Err(StartError::Ledger("the gRPC server ended".to_owned()));
         };
@@ -192,6 +230,8 @@ impl App {
         Ok(Self {
             grpc,
             admin,
+            debug,
+            metrics: metrics_port,
             hub,
             service,
             control,
@@ -263,6 +303,19 @@ async fn bind(
     })
 }
 
+async fn bind_tcp(
+    name: &'static str,
+    wish: SocketAddr,
+    tls: Option<Arc<tls::Server>>,
+) -> Result<(Listener, SocketAddr), StartError> {
+    let listener = bind(name, &Listen::Tcp(wish), tls).await?;
+    let address = match listener.address() {
+        Ok(Listen::Tcp(address)) => address,
+        _ => wish,
+    };
+    Ok((listener, address))
+}
+
 /// What signs lease tokens.
 fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
     let secrets = match &leases.secrets_file {
@@ -283,6 +336,9 @@ fn open_signer(leases: &settings::Leases) -> Result<Signer, StartError> {
 fn gate(settings: &Settings) -> Result<Gate, StartError> {
     let admin = &settings.admin;
     let token = token_of(admin.token.as_ref(), admin.token_file.as_deref())?;
+    if settings.in_place.is_some() {
+        return Ok(Gate::in_place(token.as_ref()));
+    }
     check_admin_exposure(admin.listen, token.is_some()).map_err(StartError::Token)?;
     Ok(Gate::new(token.as_ref(), admin.open_reads))
 }

@@ -2,18 +2,29 @@
 //!
 //! Flags win over `SLUICE_*`, which win over `config/sluice.yaml`. Exit codes: 0 done or allowed, 1 a mistake, 2 denied.
 
+mod admin;
 mod bench;
 mod check;
 mod connect;
+mod describe;
+mod explain;
+mod import;
+mod ratelimit;
 mod serve;
+mod text;
+mod top;
 mod try_it;
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
+use self::admin::AdminArgs;
 use self::connect::{Address, TlsArgs};
+use crate::activity::By;
 use crate::config::settings::secret::Secret;
 use crate::config::settings::value::{LedgerUri, Listen, TcpListen};
 
@@ -33,11 +44,22 @@ enum Command {
     /// standard error. SIGTERM drains and exits 0; a second one exits at once.
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
+    /// Serve in the place of envoyproxy/ratelimit, with that program's environment
+    ///
+    /// The same as calling this program by the name `ratelimit`. Takes HOST, PORT, GRPC_PORT, CONFIG_TYPE and the others from
+    /// the environment, the ledger from SLUICE_LEDGER, and ignores arguments. docs/envoy-gateway.md has the list.
+    #[command(after_help = RATELIMIT_HELP)]
+    Ratelimit(RatelimitArgs),
     /// Name every mistake of every file, with its line
     ///
     /// Reads the same files as `serve`, and exits 1 if anything in them is wrong.
     #[command(after_help = CHECK_HELP)]
     Check(CheckArgs),
+    /// Print the limits of another program as limits files of Sluice
+    ///
+    /// What can't be said is named on standard error with its line, and its limit is left out: then it exits 1.
+    #[command(subcommand, after_help = IMPORT_HELP)]
+    Import(Import),
     /// Ask a running server once, as Envoy would, and print its answer
     ///
     /// Each key=value is an entry of one descriptor, in order. Exits 0 when allowed, 2 when denied, 1 on errors.
@@ -48,6 +70,25 @@ enum Command {
     /// Closed loop unless --rate is given; then requests are due at fixed times and latency counts from the due time.
     #[command(after_help = BENCH_HELP)]
     Bench(BenchArgs),
+    /// Ask a running server which limits a request would meet, charging nothing
+    ///
+    /// Prints where each limit is written, what it has left, and why the request would pass or not. Exits like `try`.
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(ExplainArgs),
+    /// Watch the heaviest limits of a running server, and what happens there
+    ///
+    /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
+    #[command(after_help = TOP_HELP)]
+    Top(TopArgs),
+    /// Print a script that completes commands and flags in a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// Whose script
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual, as a reader of man pages takes it
+    #[command(after_help = MAN_HELP)]
+    Man,
 }
 
 const SERVE_HELP: &str = "\
@@ -60,6 +101,11 @@ Examples:
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 --hub 127.0.0.1:8082
   sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub";
 
+const RATELIMIT_HELP: &str = "\
+Examples:
+  CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001 sluice ratelimit
+  RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit SLUICE_LEDGER=tigerbeetle:0@tb-0:3000 sluice ratelimit";
+
 const CHECK_HELP: &str = "\
 Examples:
   sluice check
@@ -67,6 +113,12 @@ Examples:
   sluice check --against https://sluice.mesh:8080 --ca ca.pem      the same where the admin port has TLS
 
 A server with an admin token is asked with SLUICE_ADMIN_TOKEN, or with the token_file of these files.";
+
+const IMPORT_HELP: &str = "\
+Examples:
+  sluice import limitador limits.yaml > config/limits/shop.yaml
+
+Several namespaces become several documents, each under the name of the file it belongs in.";
 
 const TRY_HELP: &str = "\
 Examples:
@@ -78,6 +130,33 @@ const BENCH_HELP: &str = "\
 Examples:
   sluice bench demo user={}                          as fast as 64 callers can, 1000 users
   sluice bench demo user={} --rate 5000 --seconds 30 latency at 5000 a second";
+
+const EXPLAIN_HELP: &str = "\
+Examples:
+  sluice explain demo path=/hello
+  sluice explain llm tenant=acme model=gpt-4o --hits 1200 --json
+  sluice explain --admin sluice.mesh:8080 --ca ca.pem demo path=/hello    where the admin port has TLS
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
+
+const TOP_HELP: &str = "\
+Examples:
+  sluice top
+  sluice top --by used --json                        once, for a script
+  sluice top --admin sluice.mesh:8080 --ca ca.pem    where the admin port has TLS
+
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN.";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  sluice completions bash > /etc/bash_completion.d/sluice
+  sluice completions zsh > ~/.zfunc/_sluice
+  sluice completions fish > ~/.config/fish/completions/sluice.fish";
+
+const MAN_HELP: &str = "\
+Examples:
+  sluice man | man -l -
+  sluice man > /usr/local/share/man/man1/sluice.1";
 
 #[derive(Debug, Args)]
 struct ConfigDir {
@@ -110,6 +189,13 @@ struct ServeArgs {
 }
 
 #[derive(Debug, Args)]
+struct RatelimitArgs {
+    /// Ignored
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    ignored: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
 struct CheckArgs {
     #[command(flatten)]
     config: ConfigDir,
@@ -118,6 +204,18 @@ struct CheckArgs {
     against: Option<String>,
     #[command(flatten)]
     tls: TlsArgs,
+    /// Print one JSON object instead of text: {problems}, and warnings and changes where there could be any
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Import {
+    /// Limitador's limits file
+    Limitador {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -135,6 +233,38 @@ struct TryArgs {
     /// How many hits; 0 looks without charging
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u64,
+    /// Print one JSON object instead of text: {overall_code, statuses, headers}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    #[command(flatten)]
+    server: AdminArgs,
+    /// The domain of the rate-limit filter
+    domain: String,
+    /// Entries of the descriptor
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
+    entries: Vec<(String, String)>,
+    /// How many hits the request would have
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    hits: u64,
+    /// Print the server's answer as it is: {overall_code, limits}
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct TopArgs {
+    #[command(flatten)]
+    server: AdminArgs,
+    /// What makes a limit heavy: requests denied, requests admitted, or units used
+    #[arg(long, default_value = "denied", value_parser = by())]
+    by: By,
+    /// Print the server's answer once, as it is: {by, window_seconds, keys}
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -167,6 +297,13 @@ struct BenchArgs {
     /// How many callers, over all connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = count)]
     in_flight: usize,
+    /// Print one JSON object instead of text: {answers_per_second, latency_ms, codes}
+    #[arg(long)]
+    json: bool,
+}
+
+fn by() -> impl TypedValueParser<Value = By> {
+    PossibleValuesParser::new(By::ALL.map(By::name)).map(|name| By::named(&name).unwrap_or_default())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -187,12 +324,27 @@ fn entry(text: &str) -> Result<(String, String), String> {
 }
 
 impl Cli {
+    /// The command that `arguments` ask for, the name of the program first. Under the name `ratelimit` it is always that one.
+    pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let program = arguments.next().unwrap_or_default();
+        if Path::new(&program).file_name() == Some(OsStr::new(ratelimit::NAME)) {
+            return Ok(Self { command: Command::Ratelimit(RatelimitArgs { ignored: arguments.collect() }) });
+        }
+        Self::try_parse_from([program].into_iter().chain(arguments))
+    }
+
     pub fn run(self) -> ExitCode {
         match self.command {
+            Command::Ratelimit(RatelimitArgs { ignored }) => ratelimit::run(&ignored),
             Command::Serve(args) => serve::run(args),
             Command::Check(args) => check::run(&args),
+            Command::Import(Import::Limitador { files }) => import::limitador(&files),
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
+            Command::Explain(args) => explain::run(&args),
+            Command::Top(args) => top::run(&args),
+            Command::Completions { shell } => describe::completions(shell),
+            Command::Man => describe::man(),
         }
     }
 }
@@ -206,6 +358,14 @@ const LEDGER_TOKEN: &str = "SLUICE_LEDGER_TOKEN";
 fn token(variable: &str) -> Option<Secret> {
     let token = std::env::var(variable).ok()?;
     Some(token.trim()).filter(|token| !token.is_empty()).map(Secret::new)
+}
+
+/// Denied is neither a success nor a mistake.
+const DENIED: u8 = 2;
+
+/// One object on one line.
+fn print_json(json: &serde_json::Value) {
+    println!("{json}");
 }
 
 /// Prints an error and what caused it.

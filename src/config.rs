@@ -3,6 +3,7 @@
 //! Every problem of every document is gathered before anything is refused. Refuses to know when a source says something
 //! new, and what is done with what it says.
 
+pub(crate) mod limitador;
 mod limits;
 mod retry;
 pub mod settings;
@@ -23,7 +24,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::files::Files;
+pub use self::files::{Files, Layout, LimitsIn, Runtime};
 pub(crate) use self::limits::limit_from_json;
 pub use self::limits::{LoadedLimits, load_limits};
 pub use self::problem::Problem;
@@ -33,7 +34,7 @@ pub(crate) use self::retry::retry_policy_from_json;
 pub use self::settings::Settings;
 #[cfg(test)]
 use self::settings::load_settings;
-pub use self::source::{Content, Document};
+pub use self::source::{Content, Document, Resource};
 use crate::limit::{COMPLETION_ENTRY, Origin};
 use crate::registry::{Level, Registry};
 use crate::retry::policy::RetryPolicy;
@@ -67,8 +68,13 @@ pub fn load(named: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
     if named.is_none() && !dir.exists() {
         return check(None, Files::default());
     }
-    let mut files = Files::read(dir);
-    let settings = files::read_settings(dir).unwrap_or_else(|problem| {
+    load_layout(&Layout::from(dir.to_owned()))
+}
+
+/// Reads and checks what lies elsewhere than in one directory. Without any, all is default.
+pub(crate) fn load_layout(layout: &Layout) -> Result<Loaded, Vec<Problem>> {
+    let mut files = layout.read();
+    let settings = layout.dir.as_deref().map_or(Ok(None), files::read_settings).unwrap_or_else(|problem| {
         Arc::make_mut(&mut files.content).problems.push(problem);
         None
     });
@@ -95,6 +101,7 @@ fn warn_of_reserved_keys(level: &Level, retry_key: &str, problems: &mut Problems
         if let (true, Some(rule)) = (key == retry_key || key == COMPLETION_ENTRY, node.rules.first()) {
             let (file, line) = match &rule.spec.origin {
                 Origin::File { path, line } => (Arc::clone(path), *line),
+                Origin::Xds(resource) => (Arc::clone(resource), 0),
                 Origin::Api | Origin::Override => continue,
             };
             let message = format!("a descriptor `{key}` never applies: Sluice takes that entry for itself");
@@ -108,11 +115,12 @@ fn read_hot(contents: &[&Content], previous: Option<&Registry>, problems: &mut P
     let unreadable = contents.iter().flat_map(|content| &content.problems);
     unreadable.for_each(|problem| problems.mistake(problem.clone()));
     let limits: Vec<&Document> = contents.iter().flat_map(|content| &content.limits).collect();
-    if limits.is_empty() {
+    let resources: Vec<&Resource> = contents.iter().flat_map(|content| &content.resources).collect();
+    if limits.is_empty() && resources.is_empty() {
         let text = "there is no limits/*.yaml or limits/*.yml: without limits every request is allowed";
         problems.warn(Problem::of_file("limits", text));
     }
-    let registry = limits::read(&limits, previous, problems);
+    let registry = limits::read(&limits, &resources, previous, problems);
     let retry_policy = retry::read(only_policy(contents, problems), problems);
     for name in registry.domain_names().map(str::to_owned).collect::<Vec<_>>() {
         if let Some(level) = registry.domain(&name) {

@@ -1,6 +1,6 @@
 //! Control: the one place that changes what is live.
 //!
-//! Sources (`files` is one) say what they have now, all of it; `compose` puts them and what the admin API made together. Both
+//! Sources (`files`, `xds`) say what they have now, all of it; `compose` puts them and what the admin API made together. Both
 //! end here, one change at a time, and each replaces the whole snapshot. The rules:
 //!
 //! * A source goes live whole or not at all, and a mistake in one holds up only that one.
@@ -17,6 +17,7 @@ mod compose;
 mod reload;
 
 pub mod files;
+pub mod xds;
 
 mod write;
 mod provision;
@@ -81,6 +82,12 @@ impl Control {
         };
         control.unprovisioned.notify_one();
         control
+    }
+
+    /// Said to whoever changes something that will be gone when this process ends; `None` if it is kept.
+    pub(crate) async fn until_exit(&self) -> Option<&'static str> {
+        let is_kept = self.owned.lock().await.state.is_kept();
+        (!is_kept).then_some("holds until this process exits: there is no state directory (SLUICE_STATE_DIR)")
     }
 
     pub(crate) fn health(&self) -> Health {

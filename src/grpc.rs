@@ -20,6 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -29,6 +30,7 @@ use self::opening::Opening;
 use self::unread::{Unread, Watched};
 use crate::api::pb;
 use crate::codec::MESSAGE_BYTES_MAX;
+use crate::config::settings::ratelimit::ConnectionAge;
 use crate::listen::port::{Bounds, Place, Port};
 use crate::listen::{Listener, Transport};
 use crate::service::Service;
@@ -82,11 +84,12 @@ pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
     Port::new(bounds, metrics.port("grpc"))
 }
 
-/// Serves until `stop`, then lets calls in flight finish.
+/// Serves until `stop`, then lets calls in flight finish. Connections that are older than `age` are told to go elsewhere.
 pub(crate) async fn serve(
     listener: Listener,
     port: Arc<Port>,
     service: Arc<Service>,
+    age: Option<ConnectionAge>,
     stop: CancellationToken,
     health: impl FnOnce(Health),
 ) {
@@ -110,16 +113,21 @@ pub(crate) async fn serve(
     let server = Server {
         front: Front { service, routes: routes.prepare(), reflections },
         http: http(Calls(Arc::clone(&port))),
-        calls: GracefulShutdown::new(),
+        age,
+        stop: stop.clone(),
+        connections: TaskTracker::new(),
     };
     listener.serve(&port, stop, |stream, place| server.connect(stream, place)).await;
-    server.calls.shutdown().await;
+    server.connections.close();
+    server.connections.wait().await;
 }
 
 struct Server {
     front: Front,
     http: http2::Builder<Calls>,
-    calls: GracefulShutdown,
+    age: Option<ConnectionAge>,
+    stop: CancellationToken,
+    connections: TaskTracker,
 }
 
 impl Server {
@@ -133,11 +141,43 @@ impl Server {
         let answer = service_fn(move |request| {
             Box::pin(front.clone().answer(Arc::clone(&connection), Arc::clone(&unread), request))
         });
-        let served = self.calls.watch(self.http.serve_connection(stream, answer));
-        Arc::clone(place.connection.port()).run(async move {
-            place.keep(served).await;
+        let calls = GracefulShutdown::new();
+        let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
+        let served = place.keep(calls.watch(self.http.serve_connection(stream, answer)));
+        let (age, stop) = (self.age, self.stop.clone());
+        port.run(async move {
+            serve_until(served, calls, age, stop).await;
+            drop(open_connection);
             drop(open);
         });
+    }
+}
+
+/// Serves a connection to its end. From `stop` on, or when it is old, the peer is told to open another, and calls under way finish.
+async fn serve_until(
+    served: impl Future<Output = ()>,
+    calls: GracefulShutdown,
+    age: Option<ConnectionAge>,
+    stop: CancellationToken,
+) {
+    let mut served = std::pin::pin!(served);
+    let old = async {
+        match age {
+            // Not all at once, where all were opened at once.
+            Some(age) => tokio::time::sleep(age.max.mul_f64(0.9 + 0.2 * fastrand::f64())).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = &mut served => return,
+        () = stop.cancelled() => {}
+        () = old => {}
+    }
+    let ending = async { tokio::join!(served, calls.shutdown()) };
+    match age.filter(|_| !stop.is_cancelled()) {
+        // Who doesn't go is left.
+        Some(age) => drop(tokio::time::timeout(age.grace, ending).await),
+        None => drop(ending.await),
     }
 }
 

@@ -39,7 +39,6 @@ mod options;
 mod owing;
 mod rotation;
 mod sample;
-mod schedule;
 mod shared;
 pub mod slabs;
 #[cfg(feature = "tigerbeetle")]
@@ -58,10 +57,10 @@ pub use self::backend::Backend;
 pub use self::failover::{Failover, OnFailure};
 pub use self::options::TransferIds;
 pub use self::rotation::Rotation;
-pub use self::schedule::{Release, Schedule};
 pub use self::slabs::Slabs;
 pub use self::slabs::limit::Shown as SlabView;
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
+pub use crate::retry::schedule::{Release, Schedule};
 
 /// The ledger of a running server.
 pub type LiveLedger = Failover<Slabs<Arc<Rotation<Backend>>>>;
@@ -101,6 +100,12 @@ pub trait Ledger: Send + Sync {
         lifetime_seconds: NonZeroU32,
     ) -> impl Future<Output = Result<Schedule, LedgerError>> + Send;
 
+    /// What an account holds, and when that comes back, as far as is known without a round trip; whoever asks may ask for
+    /// the same account again soon.
+    fn comes_back(&self, _: &Arc<Account>, _: &LimitSpec) -> Option<Schedule> {
+        None
+    }
+
     /// Whether nothing is left of a limit, as far as is known without a round trip; the account will be looked at again
     /// soon.
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool;
@@ -133,6 +138,11 @@ pub trait Ledger: Send + Sync {
     /// Other limits are live: `spec_of` says what an account's limit is now, `None` if there is none. What this instance
     /// holds to hand out by itself and may not have any more goes back at once. May take a while.
     fn limits_changed(&self, _: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {}
+
+    /// The longest lifetime of what was asked for since two ledgers are in use; `None` with one.
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        None
+    }
 
     /// Frees what expired, also for keys that nobody asks about any more. How many records this process holds then.
     fn sweep(&self) -> usize;

@@ -17,6 +17,8 @@ pub use id::{LeaseId, LimitId};
 pub use key::LimitKey;
 pub use unit::Unit;
 
+use crate::telemetry::MetricName;
+
 /// At most this many requirements in one request: one linked chain stays small.
 pub const REQUIREMENTS_MAX: usize = 32;
 
@@ -105,16 +107,26 @@ pub enum Origin {
         path: Arc<str>,
         line: u32,
     },
+    /// Sent by an xDS server. The name of the resource, which begins with `xds:`.
+    Xds(Arc<str>),
     /// Created through the admin API.
     Api,
     /// Sent by Envoy with the descriptor.
     Override,
 }
 
+impl Origin {
+    /// Another place defines it, so that the admin API can't.
+    pub(crate) fn is_source(&self) -> bool {
+        matches!(self, Origin::File { .. } | Origin::Xds(_))
+    }
+}
+
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Origin::File { path, line } => write!(f, "{path}:{line}"),
+            Origin::Xds(resource) => f.write_str(resource),
             Origin::Api => f.write_str("api"),
             Origin::Override => f.write_str("override"),
         }
@@ -135,6 +147,8 @@ pub struct LimitSpec {
     pub unit: String,
     pub description: String,
     pub origin: Origin,
+    /// Of a limit that one descriptor has for itself.
+    pub metric: Option<Arc<MetricName>>,
 }
 
 impl LimitSpec {

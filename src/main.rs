@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    match sluice::cli::Cli::try_parse() {
+    match sluice::cli::Cli::of(std::env::args_os()) {
         Ok(cli) => cli.run(),
         Err(error) => {
             // Help is no mistake; anything else is 1, because 2 means "denied".

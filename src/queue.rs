@@ -12,7 +12,6 @@ mod place;
 pub mod places;
 mod order;
 mod limits;
-mod forecast;
 pub mod share;
 pub mod step;
 pub(crate) mod runner;

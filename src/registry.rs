@@ -14,14 +14,14 @@ pub mod outline;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use crate::ledger::{Account, Accounts, Want};
 use crate::limit::key::Entry;
 use crate::limit::{LimitKey, LimitSpec};
 
 pub use plan::{Ask, Enforcement, OverrideLimit, Plan, PlanError, Requirement, Wanted};
-pub use tree::{Level, Node, PlaceError, Rule, Target};
+pub use tree::{Level, Metadata, Node, PlaceError, Rule, Target};
 
 /// A limit with a name of its own, shared by whatever refers to it.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ impl NamedLimit {
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     domains: AHashMap<Box<str>, Arc<Level>>,
+    /// Domains in which a limit that comes with a request has `charge: always`.
+    always: AHashSet<Box<str>>,
     named: AHashMap<LimitKey, Arc<NamedLimit>>,
 }
 
@@ -56,6 +58,11 @@ impl Registry {
                 Ok(())
             }
         }
+    }
+
+    /// Limits that come with requests of this domain have `charge: always`.
+    pub(crate) fn charge_overrides_always(&mut self, domain: &str) {
+        self.always.insert(domain.into());
     }
 
     /// Adds a named limit; `Err` with the one that already has the key.
@@ -92,6 +99,12 @@ impl Registry {
 
     pub fn domain(&self, name: &str) -> Option<&Level> {
         self.domains.get(name).map(|level| &**level)
+    }
+
+    /// Where a descriptor leads, unless it brings its own limit.
+    pub(crate) fn node(&self, domain: &str, ask: &Ask<'_>) -> Option<&Node> {
+        let level = self.domain(domain).filter(|_| ask.limit.is_none())?;
+        tree::find(level, &ask.entries).map(|found| found.node)
     }
 
     /// The longest lifetime that a reservation of any limit has; `None` if there are no limits.

@@ -11,6 +11,11 @@ pub mod policy;
 mod hint;
 mod hints;
 
+pub(crate) mod forecast;
+pub mod informed;
+mod promises;
+pub mod schedule;
+
 pub mod eta;
 
 pub mod budget;

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::check::Tells;
 use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
@@ -42,8 +43,11 @@ pub struct Service {
     lease_api: Arc<DomainCounters>,
     /// What it is called where others have a domain.
     lease_api_name: Arc<str>,
+    pub(crate) tells: Tells,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
+    /// The source of the limits has not said anything yet, and nobody may be let in without them.
+    unconfigured: AtomicBool,
     calls: TaskTracker,
     /// Of the gRPC port.
     connections: TaskTracker,
@@ -58,9 +62,11 @@ impl Service {
         leases: Leases,
         ledgers: Ledgers,
         metrics: Arc<Metrics>,
+        tells: Tells,
     ) -> Self {
         let (lease_api, lease_api_name) = (metrics.domain(LEASE_API), Arc::from(LEASE_API));
-        let (draining, calls, connections) = (AtomicBool::new(false), TaskTracker::new(), TaskTracker::new());
+        let (draining, unconfigured) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (calls, connections) = (TaskTracker::new(), TaskTracker::new());
         let is_shared = admission.ledger.is_shared();
         let queue = Queue::new(is_shared, Arc::clone(&admission.share), Arc::clone(&metrics));
         Self {
@@ -72,7 +78,9 @@ impl Service {
             metrics,
             lease_api,
             lease_api_name,
+            tells,
             draining,
+            unconfigured,
             calls,
             connections,
             watching: CancellationToken::new(),
@@ -104,11 +112,30 @@ impl Service {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Ready to be sent requests; the reason if not.
-    pub(crate) fn ready(&self) -> Result<(), String> {
+    /// Not ready until [`configured`](Self::configured).
+    pub(crate) fn wait_for_configuration(&self) {
+        self.unconfigured.store(true, Ordering::Release);
+    }
+
+    /// The source of the limits has said what they are, even if there are none.
+    pub(crate) fn configured(&self) {
+        self.unconfigured.store(false, Ordering::Release);
+    }
+
+    /// The start is done and the end has not begun; the reason if not. Nothing of this is the ledger's.
+    pub(crate) fn started(&self) -> Result<(), String> {
         if self.draining.load(Ordering::Acquire) {
             return Err("draining".to_owned());
         }
+        match self.unconfigured.load(Ordering::Acquire) {
+            true => Err("the xDS server has not sent the limits yet".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Ready to be sent requests; the reason if not.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        self.started()?;
         self.admission.ledger.ready()
     }
 }

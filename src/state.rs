@@ -4,7 +4,7 @@
 //!   and of those that are decreasing;
 //! * `retry_policy.json`: the override of the retry policy, as it was put.
 //!
-//! A file is replaced whole or not at all, and a write that has returned is on the disk. A file that can't be understood
+//! Without a directory nothing is kept: what is remembered lasts as long as the process. A file is replaced whole or not at all, and a write that has returned is on the disk. A file that can't be understood
 //! stops the start and is left untouched. Refuses to know when any of it changes, and what is live.
 
 mod disk;
@@ -34,7 +34,8 @@ const LIMITS_MAX: usize = 2 * API_LIMITS_MAX;
 /// All of it. A clone is what it may become: it is saved first, and then takes the place of the one it came from.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
-    dir: PathBuf,
+    /// `None`: nothing is kept over a restart.
+    dir: Option<PathBuf>,
     limits: BTreeMap<LimitKey, LimitState>,
     /// Limits that were changed since they were last saved.
     unsaved: BTreeSet<LimitKey>,
@@ -71,39 +72,53 @@ pub struct Broken {
     lost: &'static str,
 }
 
+/// Whether something can be kept there; makes the directory.
+pub(crate) fn is_writable(dir: &Path) -> bool {
+    disk::write(dir, ".writable", "").and_then(|()| disk::remove(dir, ".writable")).is_ok()
+}
+
 impl State {
     /// Reads what is there; nothing is remembered if nothing is.
-    pub(crate) fn load(dir: &Path) -> Result<Self, Broken> {
+    pub(crate) fn load(dir: Option<&Path>) -> Result<Self, Broken> {
+        let Some(dir) = dir else { return Ok(Self::default()) };
         let broken = |name: &str, what, lost| Broken { path: dir.join(name), what, lost };
         let (file, limits) = LimitsFile::load(dir).map_err(|(name, what)| broken(name, what, LIMITS_LOST))?;
         let retry_override = disk::read(&dir.join(RETRY_POLICY))
             .and_then(|text| text.map(|text| format::parse_override(&text)).transpose())
             .map_err(|what| broken(RETRY_POLICY, what, OVERRIDE_LOST))?;
         let file = Arc::new(Mutex::new(file));
-        Ok(Self { dir: dir.to_owned(), limits, unsaved: BTreeSet::new(), file, retry_override })
+        Ok(Self { dir: Some(dir.to_owned()), limits, unsaved: BTreeSet::new(), file, retry_override })
+    }
+
+    /// Whether anything outlasts this process.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.dir.is_some()
     }
 
     /// The override can be read, but doesn't fit what it is put over.
     pub(crate) fn override_does_not_fit(&self, why: &str) -> Broken {
         let what = format!("the retry policy that it makes together with the file is wrong: {why}");
-        Broken { path: self.dir.join(RETRY_POLICY), what, lost: OVERRIDE_LOST }
+        Broken { path: self.dir.clone().unwrap_or_default().join(RETRY_POLICY), what, lost: OVERRIDE_LOST }
     }
 
     pub(crate) fn save_limits(&mut self) -> io::Result<()> {
-        self.file.lock().save(&self.limits, &self.unsaved)?;
+        if self.is_kept() {
+            self.file.lock().save(&self.limits, &self.unsaved)?;
+        }
         self.unsaved.clear();
         Ok(())
     }
 
     /// Leaves everything in the one file of record.
     pub(crate) fn settle_limits(&mut self) -> io::Result<()> {
-        self.file.lock().settle(&self.limits).map(drop)
+        if self.is_kept() { self.file.lock().settle(&self.limits).map(drop) } else { Ok(()) }
     }
 
     pub(crate) fn save_override(&mut self) -> io::Result<()> {
-        match &self.retry_override {
-            Some(patch) => disk::write(&self.dir, RETRY_POLICY, &format::write_override(patch)?),
-            None => disk::remove(&self.dir, RETRY_POLICY),
+        match (&self.dir, &self.retry_override) {
+            (None, _) => Ok(()),
+            (Some(dir), Some(patch)) => disk::write(dir, RETRY_POLICY, &format::write_override(patch)?),
+            (Some(dir), None) => disk::remove(dir, RETRY_POLICY),
         }
     }
 

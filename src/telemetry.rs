@@ -1,10 +1,13 @@
 //! Logs and metrics: how they are set up, and the counters that more than one module touches.
 
+mod bounded;
 mod histogram;
 mod label;
 mod log;
 mod per_limit;
 mod port;
+mod ratelimit;
+mod slabs;
 mod tls;
 
 use std::sync::Arc;
@@ -23,6 +26,9 @@ pub(crate) use self::log::init_logs;
 use self::per_limit::PerLimit;
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
+pub use self::ratelimit::MetricName;
+pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
+pub use self::slabs::{SlabAnswers, SlabUnits};
 use self::tls::TlsMetrics;
 
 /// The counters of one domain, looked up once per reload instead of once per request.
@@ -91,22 +97,6 @@ impl std::iter::Sum for Decided {
     }
 }
 
-/// Requests of limits that may have slabs, by who answered.
-#[derive(Debug, Clone, Default)]
-pub struct SlabAnswers {
-    pub slab: Counter,
-    pub ledger: Counter,
-    pub full: Counter,
-}
-
-/// Units of slabs: taken = handed_out + given_back + what is held.
-#[derive(Debug, Clone, Default)]
-pub struct SlabUnits {
-    pub taken: Counter,
-    pub handed_out: Counter,
-    pub given_back: Counter,
-}
-
 /// Every metric, and the registry that prints them.
 #[derive(Debug)]
 pub struct Metrics {
@@ -116,6 +106,7 @@ pub struct Metrics {
     unreported: Family<DomainLabel, Counter>,
     pub(crate) decision_seconds: Histogram,
     pub(crate) retry_after_ms: Histogram,
+    pub(crate) hint_error_seconds: Histogram,
     pub(crate) ledger_up: Gauge,
     pub(crate) ledgers: Gauge,
     pub(crate) ledger_safe_after: Gauge<f64, std::sync::atomic::AtomicU64>,
@@ -152,6 +143,8 @@ pub struct Metrics {
     limit_decisions: PerLimit,
     shadow_denials: Family<RuleLabel, Counter>,
     ports: Ports,
+    /// Under the names of envoyproxy/ratelimit, if that is wanted.
+    pub(crate) ratelimit: Option<RatelimitMetrics>,
 }
 
 impl Default for Metrics {
@@ -164,6 +157,7 @@ impl Default for Metrics {
             // 1 µs to 0.5 s: a memory answer takes microseconds, a TigerBeetle one milliseconds.
             decision_seconds: Histogram::new(exponential_buckets(1e-6, 2.0, 20)),
             retry_after_ms: Histogram::new(exponential_buckets(1.0, 2.0, 20)),
+            hint_error_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 14)),
             ledger_up: Gauge::default(),
             ledgers: Gauge::default(),
             ledger_safe_after: Gauge::default(),
@@ -197,6 +191,7 @@ impl Default for Metrics {
             limit_decisions: PerLimit::default(),
             shadow_denials: Family::default(),
             ports: Ports::default(),
+            ratelimit: None,
         };
         metrics.register();
         metrics
@@ -215,6 +210,11 @@ impl Metrics {
         );
         r.register("sluice_decision_seconds", "Time from request to answer", self.decision_seconds.clone());
         r.register("sluice_retry_after_ms", "Retry hints given with denials", self.retry_after_ms.clone());
+        r.register(
+            "sluice_hint_error_seconds",
+            "Between the time that a caller was told and the one at which it would have been admitted, where hints are informed",
+            self.hint_error_seconds.clone(),
+        );
         r.register("sluice_ledger_up", "1 when the ledger answers", self.ledger_up.clone());
         r.register("sluice_ledgers", "Ledgers in use: 2 while one replaces the other", self.ledgers.clone());
         r.register(
@@ -295,11 +295,7 @@ impl Metrics {
             "Chains that sidecars have sent to this hub",
             self.hub_chains.clone(),
         );
-        r.register(
-            "sluice_slab_panics",
-            "Times that taking a slab or giving it back ended in a panic, which is a mistake in Sluice",
-            self.slab_panics.clone(),
-        );
+        r.register("sluice_slab_panics", "Panics in taking or giving back slabs", self.slab_panics.clone());
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",

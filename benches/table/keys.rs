@@ -28,7 +28,11 @@ pub fn before_and_after(runtime: &tokio::runtime::Runtime) -> (f64, f64) {
     loaded.settings.admin.listen = free;
     let state_dir = process::directory().join("state");
     let app = runtime
-        .block_on(App::start(Options { loaded, config_dir: process::config_dir(), state_dir }))
+        .block_on(App::start(Options {
+            loaded,
+            files: process::config_dir().into(),
+            state_dir: Some(state_dir),
+        }))
         .expect("it must start");
     let service = Arc::clone(&app.service);
     let before = known(&service);

@@ -30,7 +30,7 @@ pub(crate) enum By {
 }
 
 impl By {
-    const ALL: [By; 3] = [By::Denied, By::Admitted, By::Used];
+    pub(crate) const ALL: [By; 3] = [By::Denied, By::Admitted, By::Used];
 
     pub(crate) fn named(name: &str) -> Option<By> {
         By::ALL.into_iter().find(|by| by.name() == name)

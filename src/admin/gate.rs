@@ -1,6 +1,7 @@
 //! Who may use the admin port: with a token set, those who have it; without one, all but other sites' web pages.
 //!
-//! Health checks and the files of the page are open to all, and so are calls that only read, if the settings say so. Refuses to know what a call does.
+//! Health checks and the files of the page are open to all, and so are calls that only read, if the settings say so. In the place
+//! of envoyproxy/ratelimit, whose port has no token, everything is open but what changes limits or the retry policy.
 
 use std::sync::Arc;
 
@@ -24,18 +25,34 @@ pub(crate) struct Gate {
     /// Absent: everybody may.
     token: Option<Arc<Token>>,
     open_reads: bool,
+    is_in_place: bool,
 }
+
+/// What is written, and never without a token where everybody can reach the port.
+const WRITTEN: [&str; 2] = ["/v1/limits", "/v1/retry-policy"];
 
 impl Gate {
     pub(crate) fn new(token: Option<&Secret>, open_reads: bool) -> Self {
-        Self { token: token.map(|token| Arc::new(Token::new(token))), open_reads }
+        Self { token: token.map(|token| Arc::new(Token::new(token))), open_reads, is_in_place: false }
+    }
+
+    /// In the place of envoyproxy/ratelimit.
+    pub(crate) fn in_place(token: Option<&Secret>) -> Self {
+        Self { is_in_place: true, ..Self::new(token, true) }
+    }
+
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.is_in_place
     }
 
     /// What a call may do, or why nothing.
     fn admit(&self, request: &Request) -> Result<Access, ApiError> {
-        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+        let reads = matches!(*method, Method::GET | Method::HEAD);
+        if self.is_in_place {
+            return self.admit_in_place(request, reads);
+        }
         let Some(token) = &self.token else {
-            let (method, uri, headers) = (request.method(), request.uri(), request.headers());
             let is_ours = browser::is_host_ours(uri, headers);
             return match browser::refusal(method, uri, headers) {
                 Some(error) => Err(error),
@@ -49,9 +66,29 @@ impl Gate {
         if OPEN.contains(&path) || (reads && (self.open_reads || page::FILES.contains(&path))) {
             return Ok(Access::Look);
         }
-        let detail = "this call needs the admin token, as `authorization: Bearer <token>`";
-        Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail))
+        Err(unauthorized("this call needs the admin token, as `authorization: Bearer <token>`"))
     }
+
+    fn admit_in_place(&self, request: &Request, reads: bool) -> Result<Access, ApiError> {
+        if self.token.as_ref().is_some_and(|token| token.is_in(request.headers())) {
+            return Ok(Access::Full);
+        }
+        let path = request.uri().path();
+        if !reads && WRITTEN.iter().any(|written| path.starts_with(written)) {
+            return Err(unauthorized(match self.token {
+                Some(_) => "what changes limits needs the admin token, as `authorization: Bearer <token>`",
+                None => "what changes limits needs an admin token: set SLUICE_ADMIN_TOKEN, and send it",
+            }));
+        }
+        match browser::refusal(request.method(), request.uri(), request.headers()) {
+            Some(error) => Err(error),
+            None => Ok(Access::Look),
+        }
+    }
+}
+
+fn unauthorized(detail: &str) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }
 
 /// What a call may do. Routes find it with the request.

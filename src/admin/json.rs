@@ -8,7 +8,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
 
 use super::error::ApiError;
 use crate::api::error::{INVALID, WireError};
@@ -37,7 +37,7 @@ pub(crate) async fn post(
     let request = parse(&body?)?;
     let mut parsed = check::parse(&request, None)?;
     let checked = service.check(&mut parsed).await.map_err(WireError::from)?;
-    let (response, unsent) = check::response(checked);
+    let (response, unsent) = check::response(checked, &request, &service.tells);
     let status = match response.overall_code() {
         pb::Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,
@@ -63,6 +63,14 @@ fn print(response: &pb::RateLimitResponse) -> Result<Vec<u8>, Box<dyn std::error
     let bytes = response.encode_to_vec();
     let message = DynamicMessage::decode(DESCRIPTORS.response.clone(), bytes.as_slice())?;
     Ok(serde_json::to_vec(&message)?)
+}
+
+/// The answer for a person's scripts: fields are named as in the .proto, and those that are zero are there.
+pub(crate) fn in_proto_names(response: &pb::RateLimitResponse) -> Option<serde_json::Value> {
+    let bytes = response.encode_to_vec();
+    let message = DynamicMessage::decode(DESCRIPTORS.response.clone(), bytes.as_slice()).ok()?;
+    let options = SerializeOptions::new().use_proto_field_name(true).skip_default_fields(false);
+    message.serialize_with_options(serde_json::value::Serializer, &options).ok()
 }
 
 /// What Envoy would add to the response.

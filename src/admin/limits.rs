@@ -35,6 +35,9 @@ pub(crate) struct LimitView<'l> {
     origin: String,
     /// What this instance holds of it to hand out by itself.
     slab: Option<SlabBody>,
+    /// Only of one that was just written, and only where it is not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,6 +73,7 @@ impl<'l> LimitView<'l> {
             debt: balance.map(|balance| balance.debt),
             origin: spec.origin.to_string(),
             slab: state.slab.map(SlabBody::from),
+            note: None,
         }
     }
 }
@@ -127,12 +131,13 @@ pub(crate) async fn put(
     let json = json_body(body)?;
     // Before all else: a limit of a file is not ours, whatever is wrong with the rest.
     let key = json.get("key").and_then(serde_json::Value::as_str);
-    if let Some(origin @ Origin::File { .. }) = key.and_then(|key| control.owner(key)) {
+    if let Some(origin) = key.and_then(|key| control.owner(key)).filter(Origin::is_source) {
         return Err(WriteError::OwnedByFile(origin).into());
     }
     let (key, spec) = limit_from_json(&json, "body").map_err(WriteError::Invalid)?;
     let limit = control.put_limit(key, spec).await?;
-    Ok(Json(LimitView::new(&service.written_limit(limit).await)).into_response())
+    let (state, note) = (service.written_limit(limit).await, control.until_exit().await);
+    Ok(Json(LimitView { note, ..LimitView::new(&state) }).into_response())
 }
 
 pub(crate) async fn delete(

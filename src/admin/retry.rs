@@ -23,18 +23,21 @@ pub(super) struct PolicyView {
     policy: RetryPolicy,
     /// What was put over the file's policy; null if nothing was.
     r#override: Option<serde_json::Value>,
+    /// Only after a write, and only where it is not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
 
 impl PolicyView {
-    fn of(service: &Service) -> Json<Self> {
+    fn of(service: &Service, note: Option<&'static str>) -> Json<Self> {
         let snapshot = service.live.load_full();
         let patch = snapshot.retry_override.as_ref().map(|over| over.patch.clone());
-        Json(Self { policy: snapshot.retry.clone(), r#override: patch })
+        Json(Self { policy: snapshot.retry.clone(), r#override: patch, note })
     }
 }
 
 pub(crate) async fn get(State(service): State<Arc<Service>>) -> Json<PolicyView> {
-    PolicyView::of(&service)
+    PolicyView::of(&service, None)
 }
 
 pub(crate) async fn put(
@@ -44,7 +47,7 @@ pub(crate) async fn put(
 ) -> Result<Json<PolicyView>, ApiError> {
     let patch = json_body(body)?;
     control.override_retry_policy(Some(patch)).await?;
-    Ok(PolicyView::of(&service))
+    Ok(PolicyView::of(&service, control.until_exit().await))
 }
 
 pub(crate) async fn delete(
@@ -52,5 +55,5 @@ pub(crate) async fn delete(
     State(control): State<Arc<Control>>,
 ) -> Result<Json<PolicyView>, ApiError> {
     control.override_retry_policy(None).await?;
-    Ok(PolicyView::of(&service))
+    Ok(PolicyView::of(&service, control.until_exit().await))
 }

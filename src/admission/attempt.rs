@@ -57,7 +57,8 @@ impl Admission {
                 return Ok(Attempt::Refused { limit, spec });
             }
         };
-        self.note_allowed(plan, &findings, policy, domain, now_ms);
+        // One who waited in line was told no time.
+        self.note_allowed(plan, &findings, policy, domain, false, now_ms);
         Ok(Attempt::Taken(super::chain::lease_of(plan, &findings, id, reserved_at_unix_ms)))
     }
 }

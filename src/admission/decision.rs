@@ -98,9 +98,11 @@ impl Decision {
         reason: Reason,
         hint_ms: Option<u64>,
     ) -> Self {
-        let late = LateCharge::of(plan, name);
+        // All or nothing: none of its limits was charged.
+        let refused = RequirementSet::first(plan.requirements.len());
+        let late = LateCharge::of(plan, refused, name);
         if late.is_some() {
-            findings.expect_late_charges(plan);
+            findings.expect_late_charges(plan, refused);
         }
         Self { late, ..Self::unavailable(plan, &findings, reason, hint_ms) }
     }
@@ -123,17 +125,22 @@ impl Decision {
         Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None, late: None }
     }
 
+    /// A quota that was left out because it is over may be charged what it has left.
     pub(super) fn allowed(
         plan: &Plan,
-        findings: &Findings,
+        mut findings: Findings,
         name: Name<'_>,
         id: LeaseId,
         reserved_at_unix_ms: u64,
     ) -> Self {
-        let lease = lease_of(plan, findings, id, reserved_at_unix_ms);
-        let undo = lease.as_ref().map(|lease| Box::new(undo_of(plan, findings, name, &lease.id)));
-        let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None, late: None }
+        let lease = lease_of(plan, &findings, id, reserved_at_unix_ms);
+        let undo = lease.as_ref().map(|lease| Box::new(undo_of(plan, &findings, name, &lease.id)));
+        let late = LateCharge::of(plan, findings.left_out, name);
+        if late.is_some() {
+            findings.expect_late_charges(plan, findings.left_out);
+        }
+        let statuses = statuses(plan, &findings, None);
+        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None, late }
     }
 
     /// Allowed because the ledger could not be asked.

@@ -20,7 +20,7 @@ use crate::ledger::{
     Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer,
     Verdict, Want,
 };
-use crate::limit::{LeaseId, Overage};
+use crate::limit::{LeaseId, Overage, RequirementSet};
 use crate::registry::Plan;
 use crate::retry::backoff::Backoff;
 
@@ -43,9 +43,10 @@ pub struct LateCharge {
 }
 
 impl LateCharge {
-    /// What a request is charged that was refused; `None` if that is nothing.
-    pub(super) fn of(plan: &Plan, name: Name<'_>) -> Option<Box<Self>> {
-        let late = plan.requirements.iter().filter(|requirement| requirement.late > 0);
+    /// What a request is charged for requirements that were refused; `None` if that is nothing.
+    pub(super) fn of(plan: &Plan, refused: RequirementSet, name: Name<'_>) -> Option<Box<Self>> {
+        let refused = plan.requirements.iter().enumerate().filter(|(index, _)| refused.contains(*index));
+        let late = refused.map(|(_, requirement)| requirement).filter(|requirement| requirement.late > 0);
         let holds: SmallVec<_> = late
             .map(|requirement| {
                 let hold = Hold {
@@ -88,9 +89,10 @@ fn take_and_owe(hold: Hold, free: u64, is_named: bool) -> impl Iterator<Item = A
 
 impl Findings {
     /// What will be left when the late charges are made.
-    pub(super) fn expect_late_charges(&mut self, plan: &Plan) {
-        for (available, requirement) in self.available.iter_mut().zip(&plan.requirements) {
-            *available = available.map(|left| left.saturating_sub(requirement.late));
+    pub(super) fn expect_late_charges(&mut self, plan: &Plan, refused: RequirementSet) {
+        for index in refused.iter() {
+            let late = plan.requirements[index].late;
+            self.available[index] = self.available[index].map(|left| left.saturating_sub(late));
         }
     }
 }

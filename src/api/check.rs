@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 
 use super::delivery::Unsent;
 use super::error::WireError;
-use super::pb;
+use super::{metadata, pb};
 use crate::admission::{Denial, DescriptorStatus};
 use crate::lease::{Report, Used};
 use crate::limit::key::Entry;
 use crate::limit::{COMPLETION_ENTRY, Unit};
 use crate::registry::{Ask, OverrideLimit};
-use crate::service::check::{Check, Checked, Completion};
+use crate::service::check::{Check, Checked, Completion, LimitHeaders, Tells};
 
 /// Envoy's configurations have a handful of descriptors, and each costs a look-up.
 const DESCRIPTORS_MAX: usize = 64;
@@ -128,27 +128,44 @@ fn code_number(is_over: bool) -> i32 {
     code as i32
 }
 
-/// The answer, and the lease that it tells of.
-pub(crate) fn response(checked: Checked) -> (pb::RateLimitResponse, Unsent) {
+/// The answer to `message`, and the lease that it tells of.
+pub(crate) fn response(
+    checked: Checked,
+    message: &pb::RateLimitRequest,
+    tells: &Tells,
+) -> (pb::RateLimitResponse, Unsent) {
     let (handle, unsent) = match checked.lease {
         Some(lease) => (Some(lease.handle), lease.unsent.into_iter().collect()),
         None => (None, Unsent::new()),
     };
+    let mut headers = checked.denial.as_ref().map(headers).unwrap_or_default();
+    if let Some(names) = &tells.limit_headers {
+        headers.extend(limit_headers(names, &checked.statuses));
+    }
     // Always set: Envoy takes an unset overall_code as allowed.
     let response = pb::RateLimitResponse {
         overall_code: code_number(checked.denial.is_some()),
         statuses: checked.statuses.iter().map(descriptor_status).collect(),
-        response_headers_to_add: checked.denial.as_ref().map(headers).unwrap_or_default(),
-        dynamic_metadata: handle.map(lease_metadata),
+        response_headers_to_add: headers,
+        dynamic_metadata: metadata::of(handle, checked.told.as_deref(), message),
         ..Default::default()
     };
     (response, unsent)
 }
 
-/// Where a completion at the end of the stream finds the lease. A string, or Envoy would take it as absent.
-fn lease_metadata(lease: String) -> pb::Struct {
-    let value = pb::Value { kind: Some(pb::value::Kind::StringValue(lease)) };
-    pb::Struct { fields: [(COMPLETION_ENTRY.to_owned(), value)].into() }
+/// What is told of the limit that has the least left; of one that is over before all others.
+fn limit_headers(names: &LimitHeaders, statuses: &[DescriptorStatus]) -> Vec<pb::HeaderValue> {
+    let limited = statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
+    let nearest = limited.min_by_key(|(status, _)| (!status.is_over, status.remaining));
+    let Some((status, limit)) = nearest else { return Vec::new() };
+    let seconds = status.reset_ms.unwrap_or(0).div_ceil(1000);
+    let header =
+        |key: &str, value: String| pb::HeaderValue { key: key.to_owned(), value, ..Default::default() };
+    vec![
+        header(&names.limit, limit.requests_per_unit.to_string()),
+        header(&names.remaining, status.remaining.to_string()),
+        header(&names.reset, seconds.to_string()),
+    ]
 }
 
 fn descriptor_status(status: &DescriptorStatus) -> pb::DescriptorStatus {

@@ -7,7 +7,7 @@ pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 pub use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-pub use envoy_types::pb::google::protobuf::{Duration, Struct, UInt64Value, Value, value};
+pub use envoy_types::pb::google::protobuf::{Duration, ListValue, Struct, UInt64Value, Value, value};
 
 /// What build.rs compiled from proto/.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
 
 use super::try_it::request;
-use super::{BenchArgs, complain, connect};
+use super::{BenchArgs, complain, connect, print_json};
 use crate::api::pb;
 use crate::clock;
 
@@ -95,7 +96,11 @@ pub(super) fn run(args: &BenchArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime");
     match runtime.and_then(|runtime| runtime.block_on(load(args))) {
         Ok((seen, took)) => {
-            print(args, seen, took);
+            let report = Report::new(seen, took);
+            match args.json {
+                true => print_json(&report.as_json()),
+                false => report.print(args),
+            }
             ExitCode::SUCCESS
         }
         Err(error) => complain(&error),
@@ -150,29 +155,60 @@ fn entries(args: &BenchArgs) -> Vec<(String, String)> {
     args.entries.iter().map(|(key, value)| (key.clone(), number(value))).collect()
 }
 
-fn print(args: &BenchArgs, mut seen: Seen, took: Duration) {
-    seen.micros.sort_unstable();
-    let count = seen.micros.len();
-    let at = |part: f64| {
-        let index = ((count.max(1) - 1) as f64 * part).round();
+/// What is told about a run.
+struct Report {
+    took: Duration,
+    /// Sorted.
+    micros: Vec<u32>,
+    codes: BTreeMap<String, u64>,
+}
+
+impl Report {
+    fn new(mut seen: Seen, took: Duration) -> Self {
+        seen.micros.sort_unstable();
+        Self { took, micros: seen.micros, codes: seen.codes }
+    }
+
+    fn answers_per_second(&self) -> f64 {
+        self.micros.len() as f64 / self.took.as_secs_f64()
+    }
+
+    /// Milliseconds that this part of the answers did not exceed.
+    fn at(&self, part: f64) -> f64 {
+        let index = ((self.micros.len().max(1) - 1) as f64 * part).round();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index of the list")]
-        seen.micros.get(index as usize).map_or(0.0, |micros| f64::from(*micros) / 1000.0)
-    };
-    let kind = args.rate.map_or("closed loop".to_owned(), |rate| format!("open loop at {rate}/s"));
-    let (connections, in_flight) = (args.connections, args.in_flight);
-    println!("{kind}, {connections} connections, {in_flight} in flight, {:.1} s", took.as_secs_f64());
-    println!("answers/s   {:.0}", count as f64 / took.as_secs_f64());
-    println!(
-        "latency ms  p50 {:.3}  p90 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3}",
-        at(0.5),
-        at(0.9),
-        at(0.99),
-        at(0.999),
-        at(1.0)
-    );
-    let codes: Vec<String> = seen.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
-    println!("codes       {}", codes.join("  "));
-    if seen.codes.keys().all(|code| code != pb::Code::Ok.as_str_name()) {
-        println!("nothing was allowed: is the domain right, and do its limits have room?");
+        self.micros.get(index as usize).map_or(0.0, |micros| f64::from(*micros) / 1000.0)
+    }
+
+    fn as_json(&self) -> Value {
+        let latency_ms = json!({
+            "p50": self.at(0.5), "p90": self.at(0.9), "p99": self.at(0.99), "p99.9": self.at(0.999),
+        });
+        json!({
+            "answers_per_second": self.answers_per_second(), "latency_ms": latency_ms, "codes": self.codes,
+        })
+    }
+
+    fn print(&self, args: &BenchArgs) {
+        let kind = args.rate.map_or("closed loop".to_owned(), |rate| format!("open loop at {rate}/s"));
+        let (connections, in_flight) = (args.connections, args.in_flight);
+        println!(
+            "{kind}, {connections} connections, {in_flight} in flight, {:.1} s",
+            self.took.as_secs_f64()
+        );
+        println!("answers/s   {:.0}", self.answers_per_second());
+        println!(
+            "latency ms  p50 {:.3}  p90 {:.3}  p99 {:.3}  p99.9 {:.3}  max {:.3}",
+            self.at(0.5),
+            self.at(0.9),
+            self.at(0.99),
+            self.at(0.999),
+            self.at(1.0)
+        );
+        let codes: Vec<String> = self.codes.iter().map(|(code, count)| format!("{code} {count}")).collect();
+        println!("codes       {}", codes.join("  "));
+        if self.codes.keys().all(|code| code != pb::Code::Ok.as_str_name()) {
+            println!("nothing was allowed: is the domain right, and do its limits have room?");
+        }
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::Args;
 use http::{Request, Response, Uri};
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
@@ -120,9 +120,9 @@ pub(super) fn failure(status: &tonic::Status, tls: &TlsArgs) -> anyhow::Error {
     anyhow::anyhow!("the connection broke: {last}{hint}")
 }
 
-/// Asks a server for one page over HTTP/1.1. The tasks of the connection end with `tasks`.
-pub(super) async fn get(
-    request: Request<Empty<Bytes>>,
+/// Asks a server once over HTTP/1.1. The tasks of the connection end with `tasks`.
+pub(super) async fn send(
+    request: Request<Full<Bytes>>,
     tls: &TlsArgs,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<Response<Incoming>> {
@@ -144,7 +144,7 @@ pub(super) async fn get(
 
 async fn exchange(
     stream: impl Read + Write + Unpin + Send + 'static,
-    mut request: Request<Empty<Bytes>>,
+    mut request: Request<Full<Bytes>>,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<Response<Incoming>> {
     let host = authority(request.uri()).parse().context("the host can't be sent")?;

@@ -11,7 +11,7 @@ use super::check::print_problems;
 use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
 use crate::config::settings::value::{LogFormat, old_and_new};
-use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
+use crate::config::{self, DEFAULT_DIR, Settings};
 use crate::telemetry;
 
 pub(super) fn run(args: ServeArgs) -> ExitCode {
@@ -23,11 +23,11 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
         }
     };
     let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
-    let state_dir = args.state_dir.clone();
+    let state_dir = Some(args.state_dir.clone());
     if let Err(message) = put_over(&mut loaded.settings, args) {
         return complain(&anyhow::Error::msg(message));
     }
-    match start(loaded, config_dir, state_dir) {
+    match start(Options { loaded, files: config_dir.into(), state_dir }, || {}) {
         Ok(code) => code,
         Err(error) => complain(&error),
     }
@@ -51,20 +51,27 @@ fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     settings.admin.token = token(ADMIN_TOKEN);
     settings.hub.token = token(HUB_TOKEN);
     settings.ledger.token = token(LEDGER_TOKEN);
+    if let Some(xds) = &mut settings.config.xds
+        && std::env::var("FORCE_START_WITHOUT_INITIAL_CONFIG").is_ok_and(|value| value == "true")
+    {
+        xds.must_answer = false;
+    }
     Ok(())
 }
 
-fn start(loaded: Loaded, config_dir: PathBuf, state_dir: PathBuf) -> anyhow::Result<ExitCode> {
-    let settings = &loaded.settings;
+/// Serves until a signal. `say` is called as soon as something can be logged.
+pub(super) fn start(options: Options, say: impl FnOnce()) -> anyhow::Result<ExitCode> {
+    let settings = &options.loaded.settings;
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
+    say();
     // A hub answers for the limits of its sidecars, and needs none itself.
-    let is_bare_hub = settings.hub.listen.is_some() && loaded.hot.files.is_empty();
-    for warning in loaded.hot.warnings.iter().filter(|_| !is_bare_hub) {
+    let is_bare_hub = settings.hub.listen.is_some() && options.loaded.hot.files.is_empty();
+    for warning in options.loaded.hot.warnings.iter().filter(|_| !is_bare_hub) {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(serve(Options { loaded, config_dir, state_dir }))
+    runtime.block_on(serve(options))
 }
 
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {
@@ -74,8 +81,8 @@ async fn serve(options: Options) -> anyhow::Result<ExitCode> {
         options.loaded.settings.ledger.uris().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
     let app = App::start(options).await?;
     let mut addresses = format!("grpc listening on {}\nadmin listening on {}\n", app.grpc, app.admin);
-    if let Some(hub) = app.hub {
-        addresses += &format!("hub listening on {hub}\n");
+    for (name, address) in [("debug", app.debug), ("metrics", app.metrics), ("hub", app.hub)] {
+        addresses.extend(address.map(|address| format!("{name} listening on {address}\n")));
     }
     // A script that only wanted the first line may have closed the pipe: that is no reason to stop.
     let _ = std::io::stdout().write_all(addresses.as_bytes()).and_then(|()| std::io::stdout().flush());

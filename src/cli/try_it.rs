@@ -6,24 +6,27 @@ use std::time::Duration;
 use anyhow::Context;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use serde_json::{Map, Value, json};
 
-use super::{TryArgs, complain, connect};
+use super::{DENIED, TryArgs, complain, connect, print_json};
+use crate::admin::json::in_proto_names;
 use crate::api::pb;
 use crate::limit::COMPLETION_ENTRY;
 
 /// Nobody waits longer for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Denied is neither a success nor a mistake.
-const DENIED: u8 = 2;
-
 pub(super) fn run(args: &TryArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime");
     match runtime.and_then(|runtime| runtime.block_on(ask(args))) {
         Ok(response) => {
-            print(&response);
-            if is_unmatched(args, &response) {
-                println!("no limit matches");
+            if args.json {
+                print_json(&as_json(&response));
+            } else {
+                print(&response);
+                if is_unmatched(args, &response) {
+                    println!("no limit matches");
+                }
             }
             if response.overall_code() == pb::Code::OverLimit {
                 ExitCode::from(DENIED)
@@ -59,6 +62,15 @@ pub(super) fn request(domain: &str, entries: &[(String, String)], hits: u64) -> 
     let hits_addend = Some(pb::UInt64Value { value: hits });
     let descriptor = pb::RateLimitDescriptor { entries, hits_addend, ..Default::default() };
     pb::RateLimitRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+/// The statuses as on the wire, the headers by their names.
+fn as_json(response: &pb::RateLimitResponse) -> Value {
+    let headers = response.response_headers_to_add.iter();
+    let headers: Map<String, Value> =
+        headers.map(|header| (header.key.clone(), Value::from(header.value.as_str()))).collect();
+    let statuses = in_proto_names(response).map(|mut json| json["statuses"].take()).unwrap_or_default();
+    json!({"overall_code": response.overall_code().as_str_name(), "statuses": statuses, "headers": headers})
 }
 
 fn print(response: &pb::RateLimitResponse) {

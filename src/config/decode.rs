@@ -22,12 +22,18 @@ const PAIRS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) file: Arc<str>,
+    /// It is no file: it was sent, and has no lines.
+    pub(crate) is_resource: bool,
     problems: RefCell<Problems>,
 }
 
 impl Sink {
     pub(crate) fn new(file: &str) -> Self {
-        Self { file: Arc::from(file), problems: RefCell::default() }
+        Self { file: Arc::from(file), is_resource: false, problems: RefCell::default() }
+    }
+
+    pub(crate) fn of_resource(name: &str) -> Self {
+        Self { is_resource: true, ..Self::new(name) }
     }
 
     pub(crate) fn into_problems(self) -> Problems {

@@ -11,6 +11,123 @@ use super::problem::Problem;
 use super::source::{Content, Document};
 use super::yaml::FILE_BYTES_MAX;
 
+/// Where the hot files are.
+#[derive(Debug, Clone, Default)]
+pub struct Layout {
+    /// With `retry_policy.yaml`, and `sluice.yaml`, which is read once.
+    pub dir: Option<PathBuf>,
+    pub limits: LimitsIn,
+}
+
+/// Where the limits files are.
+#[derive(Debug, Clone, Default)]
+pub enum LimitsIn {
+    /// In `limits/` of the directory.
+    #[default]
+    Dir,
+    /// Where envoyproxy/ratelimit has them.
+    Runtime(Runtime),
+    /// In no files at all.
+    Nowhere,
+}
+
+/// A directory of envoyproxy/ratelimit: everything in it and below it is a limits file.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    pub root: PathBuf,
+    /// If there is a directory of this name in it, only what is in that counts. Usually `config`.
+    pub inner: String,
+    /// Also what begins with a dot.
+    pub dot_files: bool,
+}
+
+/// Directories below that one. Links to directories are not followed, so there is no way around in a circle.
+const RUNTIME_DEPTH_MAX: usize = 8;
+
+impl From<PathBuf> for Layout {
+    fn from(dir: PathBuf) -> Self {
+        Self { dir: Some(dir), limits: LimitsIn::Dir }
+    }
+}
+
+impl Layout {
+    /// Whether there is anything to watch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.dir.is_none() && !matches!(self.limits, LimitsIn::Runtime(_))
+    }
+
+    /// The directories whose changes matter.
+    pub(crate) fn watched(&self) -> Vec<PathBuf> {
+        let mut dirs: Vec<PathBuf> = self.dir.iter().cloned().collect();
+        match &self.limits {
+            LimitsIn::Dir => dirs.extend(self.dir.iter().map(|dir| dir.join("limits"))),
+            LimitsIn::Runtime(runtime) => dirs.extend([runtime.root.clone(), runtime.dir()]),
+            LimitsIn::Nowhere => {}
+        }
+        dirs
+    }
+
+    /// Whether any of it is there.
+    pub(crate) fn exists(&self) -> bool {
+        matches!(self.limits, LimitsIn::Runtime(_)) || self.dir.as_ref().is_some_and(|dir| dir.exists())
+    }
+
+    /// All files as they are now.
+    pub(crate) fn read(&self) -> Files {
+        let mut content = Content::default();
+        match (&self.limits, &self.dir) {
+            (LimitsIn::Dir, None) => return Files::default(),
+            (LimitsIn::Dir, Some(dir)) => return Files::read(dir),
+            (LimitsIn::Runtime(runtime), _) => match runtime.list() {
+                Ok(paths) => read_limits(&paths, &mut content),
+                Err(problem) => content.problems.push(problem),
+            },
+            (LimitsIn::Nowhere, _) => {}
+        }
+        if let Some(dir) = &self.dir {
+            match check_dir(dir) {
+                Ok(()) => read_policy(dir, &mut content),
+                Err(problem) => content.problems.push(problem),
+            }
+        }
+        Files { content: Arc::new(content), limits_missing: false }
+    }
+}
+
+impl Runtime {
+    fn dir(&self) -> PathBuf {
+        let inner = self.root.join(&self.inner);
+        if inner.is_dir() { inner } else { self.root.clone() }
+    }
+
+    fn list(&self) -> Result<Vec<PathBuf>, Problem> {
+        let dir = self.dir();
+        check_dir(&dir)?;
+        let mut paths = Vec::new();
+        self.gather(&dir, 0, &mut paths)?;
+        paths.sort();
+        Ok(paths)
+    }
+
+    fn gather(&self, dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> Result<(), Problem> {
+        for entry in fs::read_dir(dir).map_err(|error| unlisted(dir, &error))? {
+            let entry = entry.map_err(|error| unlisted(dir, &error))?;
+            if !self.dot_files && entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let path = entry.path();
+            match entry.file_type().map_err(|error| unlisted(dir, &error))? {
+                kind if kind.is_dir() && depth < RUNTIME_DEPTH_MAX => self.gather(&path, depth + 1, paths)?,
+                kind if kind.is_dir() => return Err(problem(&path, "lies too deep to be read")),
+                // A link to a directory.
+                _ if path.is_dir() => {}
+                _ => paths.push(path),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The hot files of a directory as they are now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Files {
@@ -29,21 +146,27 @@ impl Files {
         }
         let limits_missing = fs::symlink_metadata(dir.join("limits")).is_err();
         match list_limits(&dir.join("limits")) {
-            Ok(paths) => {
-                for path in paths {
-                    match read_file(&path) {
-                        Ok(file) => content.limits.extend(file),
-                        Err(problem) => content.problems.push(problem),
-                    }
-                }
-            }
+            Ok(paths) => read_limits(&paths, &mut content),
             Err(problem) => content.problems.push(problem),
         }
-        match read_file(&dir.join("retry_policy.yaml")) {
-            Ok(file) => content.retry_policy = file,
-            Err(problem) => content.problems.push(problem),
-        }
+        read_policy(dir, &mut content);
         Self { content: Arc::new(content), limits_missing }
+    }
+}
+
+fn read_limits(paths: &[PathBuf], content: &mut Content) {
+    for path in paths {
+        match read_file(path) {
+            Ok(file) => content.limits.extend(file),
+            Err(problem) => content.problems.push(problem),
+        }
+    }
+}
+
+fn read_policy(dir: &Path, content: &mut Content) {
+    match read_file(&dir.join("retry_policy.yaml")) {
+        Ok(file) => content.retry_policy = file,
+        Err(problem) => content.problems.push(problem),
     }
 }
 
@@ -70,11 +193,11 @@ fn list_limits(dir: &Path) -> Result<Vec<PathBuf>, Problem> {
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             return Err(problem(dir, "must be a directory of limits files"));
         }
-        Err(error) => return Err(problem(dir, format!("can't be listed: {error}"))),
+        Err(error) => return Err(unlisted(dir, &error)),
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let name = entry.map_err(|error| problem(dir, format!("can't be listed: {error}")))?.file_name();
+        let name = entry.map_err(|error| unlisted(dir, &error))?.file_name();
         let is_yaml =
             Path::new(&name).extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         if is_yaml && !name.as_encoded_bytes().starts_with(b".") {
@@ -114,6 +237,10 @@ fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Problem {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|&&byte| byte == b'\n').count();
     Problem { line: u32::try_from(line).unwrap_or(u32::MAX), ..problem(path, "is not UTF-8 text") }
+}
+
+fn unlisted(dir: &Path, error: &std::io::Error) -> Problem {
+    problem(dir, format!("can't be listed: {error}"))
 }
 
 fn problem(path: &Path, message: impl Into<String>) -> Problem {

@@ -18,7 +18,7 @@ use self::descriptor::Reader;
 use self::named::NamedLimits;
 use super::decode::{At, Fields, Sink};
 use super::problem::{Problem, Problems};
-use super::source::Document;
+use super::source::{Document, Resource};
 use super::tree::Value;
 use super::yaml;
 use crate::limit::{LimitKey, LimitSpec, Origin};
@@ -37,7 +37,7 @@ pub struct LoadedLimits {
 /// Reads limits from texts. A named limit that `previous` has too keeps its account.
 pub fn load_limits(files: &[Document], previous: Option<&Registry>) -> Result<LoadedLimits, Vec<Problem>> {
     let mut problems = Problems::default();
-    let registry = read(&files.iter().collect::<Vec<_>>(), previous, &mut problems);
+    let registry = read(&files.iter().collect::<Vec<_>>(), &[], previous, &mut problems);
     let files = files.iter().map(|file| file.name.clone()).collect();
     problems.finish().map(|warnings| LoadedLimits { registry, files, warnings })
 }
@@ -58,11 +58,18 @@ pub(crate) fn limit_from_json(
 }
 
 /// The same for a caller that has more to read. Worthless if there were mistakes.
-pub(super) fn read(files: &[&Document], previous: Option<&Registry>, problems: &mut Problems) -> Registry {
-    let sinks: Vec<Sink> = files.iter().map(|file| Sink::new(&file.name)).collect();
+pub(super) fn read(
+    files: &[&Document],
+    resources: &[&Resource],
+    previous: Option<&Registry>,
+    problems: &mut Problems,
+) -> Registry {
+    let of_resources = resources.iter().map(|resource| Sink::of_resource(&resource.name));
+    let sinks: Vec<Sink> = files.iter().map(|file| Sink::new(&file.name)).chain(of_resources).collect();
     let registry = {
-        let trees: Vec<Option<Value<'_>>> =
-            files.iter().zip(&sinks).map(|(file, sink)| parse(&file.text, sink)).collect();
+        let of_files = files.iter().zip(&sinks).map(|(file, sink)| parse(&file.text, sink));
+        let of_resources = resources.iter().map(|resource| Some(Value::from_json(&resource.config)));
+        let trees: Vec<Option<Value<'_>>> = of_files.chain(of_resources).collect();
         let roots: Vec<Fields<'_>> = trees
             .iter()
             .zip(&sinks)
@@ -92,10 +99,13 @@ fn assemble(roots: &[Fields<'_>], previous: Option<&Registry>) -> Registry {
         named.declare(root, &mut registry);
     }
     for root in roots {
-        let level = Reader::new(root.sink, &named).descriptors(root);
+        let level = Reader::new(root, &named).descriptors(root);
         if let Some(domain) = root.text("domain") {
             // A domain that is there twice has been reported, and nothing is served then.
             let _ = registry.add_domain(domain, level);
+            if root.sink.is_resource {
+                registry.charge_overrides_always(domain);
+            }
         }
     }
     registry
@@ -112,6 +122,9 @@ fn domains<'v>(roots: &[Fields<'v>]) -> AHashMap<&'v str, (Arc<str>, u32)> {
         match root.text("domain").map(|domain| (domain, domains.get(domain))) {
             None => {}
             Some(("", _)) => root.mistake("domain", || "must not be empty"),
+            Some((_, Some((name, 0)))) => {
+                root.mistake("domain", || format!("is also the domain of {name}; a domain has one place"));
+            }
             Some((_, Some((file, first)))) => {
                 root.mistake("domain", || {
                     format!("is also the domain of {file}:{first}; a domain has one file")

@@ -22,7 +22,7 @@ static CONCURRENCY: Shape =
     Shape { name: "`concurrency`", keys: &["base_ms", "max_ms", "factor", "jitter_ms"], family: FAMILY };
 static ROLLING: Shape = Shape {
     name: "`rolling`",
-    keys: &["base_ms", "max_ms", "factor", "jitter_ms", "window_fraction"],
+    keys: &["base_ms", "max_ms", "factor", "jitter_ms", "window_fraction", "informed", "informed_max_ms"],
     family: FAMILY,
 };
 static QUEUE: Shape = Shape {
@@ -107,9 +107,12 @@ fn fill(policy: &mut RetryPolicy, fields: &Fields<'_>) {
         curve(&fields, base_ms, max_ms, factor, jitter_ms);
     }
     if let Some(fields) = fields.map("rolling", &ROLLING) {
-        let RollingHint { base_ms, max_ms, factor, jitter_ms, window_fraction } = rolling;
+        let RollingHint { base_ms, max_ms, factor, jitter_ms, window_fraction, informed, informed_max_ms } =
+            rolling;
         curve(&fields, base_ms, max_ms, factor, jitter_ms);
         number(&fields, "window_fraction", window_fraction);
+        *informed = if fields.has("informed") { fields.flag("informed") } else { *informed };
+        whole(&fields, "informed_max_ms", informed_max_ms);
     }
     if let Some(fields) = fields.map("queue", &QUEUE) {
         fill_queue(queue, &fields);

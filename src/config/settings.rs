@@ -3,6 +3,7 @@
 //! Flags and `SLUICE_*` variables are put over these by the command line, with the same value types. Refuses to know
 //! limits, and to read the files that it names: that is [`secret`]'s, when the server starts.
 
+pub mod ratelimit;
 pub mod secret;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,8 @@ pub mod value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+pub use self::ratelimit::Xds;
+use self::ratelimit::{Config, ConnectionAge, InPlace, LimitHeaders, Metrics};
 use self::secret::Secret;
 use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink, read_scalar};
@@ -43,8 +46,12 @@ pub struct Settings {
     pub ledger: Ledger,
     pub leases: Leases,
     pub limits: Limits,
+    pub config: Config,
+    pub metrics: Metrics,
     pub drain: Drain,
     pub log: Log,
+    /// Only under the name `ratelimit`.
+    pub in_place: Option<InPlace>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +59,12 @@ pub struct Grpc {
     pub listen: Listen,
     /// Absent: the port speaks in the clear, and so does a Unix socket in any case.
     pub tls: Option<ServerFiles>,
+    /// Answers tell in their dynamic metadata what was asked, as envoyproxy/ratelimit's do.
+    pub response_dynamic_metadata: bool,
+    /// Only under the name `ratelimit`.
+    pub limit_headers: Option<LimitHeaders>,
+    /// Only under the name `ratelimit`; otherwise a connection may last for ever.
+    pub connection_age: Option<ConnectionAge>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +143,13 @@ pub struct Log {
 
 impl Default for Grpc {
     fn default() -> Self {
-        Self { listen: Listen::Tcp(loopback(8081)), tls: None }
+        Self {
+            listen: Listen::Tcp(loopback(8081)),
+            tls: None,
+            response_dynamic_metadata: false,
+            limit_headers: None,
+            connection_age: None,
+        }
     }
 }
 
@@ -187,14 +206,29 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-static FAMILY: &[&Shape] =
-    &[&FILE, &GRPC, &ADMIN, &HUB, &LEDGER, &LEASES, &LIMITS, &DRAIN, &LOG, &tls::SERVER, &tls::CLIENT];
+static FAMILY: &[&Shape] = &[
+    &FILE,
+    &GRPC,
+    &ADMIN,
+    &HUB,
+    &LEDGER,
+    &LEASES,
+    &LIMITS,
+    &CONFIG,
+    &XDS,
+    &METRICS,
+    &DRAIN,
+    &LOG,
+    &tls::SERVER,
+    &tls::CLIENT,
+];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "drain", "log"],
+    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "config", "metrics", "drain", "log"],
     family: FAMILY,
 };
-static GRPC: Shape = Shape { name: "`grpc`", keys: &["listen", "tls"], family: FAMILY };
+static GRPC: Shape =
+    Shape { name: "`grpc`", keys: &["listen", "tls", "response_dynamic_metadata"], family: FAMILY };
 static ADMIN: Shape =
     Shape { name: "`admin`", keys: &["listen", "token_file", "open_reads", "tls"], family: FAMILY };
 static HUB: Shape = Shape { name: "`hub`", keys: &["listen", "token_file", "tls"], family: FAMILY };
@@ -216,6 +250,9 @@ static LEDGER: Shape = Shape {
 static LEASES: Shape =
     Shape { name: "`leases`", keys: &["secrets", "secrets_file", "book_max"], family: FAMILY };
 static LIMITS: Shape = Shape { name: "`limits`", keys: &["dynamic_keys_max"], family: FAMILY };
+static CONFIG: Shape = Shape { name: "`config`", keys: &["xds"], family: FAMILY };
+static XDS: Shape = Shape { name: "`xds`", keys: &["server", "node_id", "tls"], family: FAMILY };
+static METRICS: Shape = Shape { name: "`metrics`", keys: &["ratelimit_names"], family: FAMILY };
 static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: FAMILY };
 static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
 
@@ -251,6 +288,7 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("grpc", &GRPC) {
         set(&mut settings.grpc.listen, fields.parsed("listen"));
         settings.grpc.tls = tls::server(&fields);
+        settings.grpc.response_dynamic_metadata = fields.flag("response_dynamic_metadata");
     }
     if let Some(fields) = fields.map("admin", &ADMIN) {
         set(&mut settings.admin.listen, fields.parsed::<value::TcpListen>("listen").map(|listen| listen.0));
@@ -271,6 +309,12 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     }
     if let Some(fields) = fields.map("limits", &LIMITS) {
         set(&mut settings.limits.dynamic_keys_max, count(&fields, "dynamic_keys_max", REMEMBERED_MAX));
+    }
+    if let Some(fields) = fields.map("config", &CONFIG) {
+        settings.config.xds = fields.map("xds", &XDS).and_then(|fields| ratelimit::xds(&fields));
+    }
+    if let Some(fields) = fields.map("metrics", &METRICS) {
+        settings.metrics.ratelimit_names = fields.flag("ratelimit_names");
     }
     if let Some(fields) = fields.map("drain", &DRAIN) {
         set(&mut settings.drain.wait_seconds, fields.whole("wait_seconds", 0..=DRAIN_WAIT_SECONDS_MAX));

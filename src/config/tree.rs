@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use super::scalar;
+
 /// One value and the line it starts on, from 1; 0 if there are no lines.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Value<'t> {
@@ -62,6 +64,24 @@ impl<'t> Value<'t> {
             serde_json::Value::Object(map) => Data::Map(map.iter().map(Entry::from_json).collect()),
         };
         Self { line: 0, data }
+    }
+
+    /// The same as JSON, where a plain word that could be a number or a bool is one.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match &self.data {
+            _ if self.is_null() => serde_json::Value::Null,
+            Data::Scalar { text, plain: true } => {
+                let number = || scalar::number(text, true).ok().map(serde_json::Value::from);
+                let flag = scalar::flag(text, true).ok().map(serde_json::Value::from);
+                flag.or_else(number).unwrap_or_else(|| serde_json::Value::from(&**text))
+            }
+            Data::Scalar { text, .. } => serde_json::Value::from(&**text),
+            Data::List(items) => items.iter().map(Value::to_json).collect(),
+            Data::Map(entries) => {
+                let fields = entries.iter().map(|entry| (entry.key.to_string(), entry.value.to_json()));
+                serde_json::Value::Object(fields.collect())
+            }
+        }
     }
 
     /// The line of `path` (`a.b[2].c`), or of the nearest thing above it that is there.

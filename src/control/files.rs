@@ -7,7 +7,6 @@
 
 mod events;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use parking_lot::Mutex;
 
 use self::events::{Events, Heard, Writers};
 use super::Control;
-use crate::config::{Content, Files, Problem};
+use crate::config::{Content, Files, Layout, Problem};
 
 /// What this source is called.
 pub const SOURCE: &str = "files";
@@ -46,12 +45,12 @@ const UNKNOWN: Patience = Patience { same: 8, all: 100 };
 /// Somebody has the file open and has written to it: it may be half a file. 1.4 s, because some never close it.
 const OPEN: Patience = Patience { same: 14, all: 100 };
 
-/// Watches a configuration directory for as long as it runs. `live` is what is live of it.
-pub(crate) async fn run(control: Arc<Control>, dir: PathBuf, live: Files) {
+/// Watches the files for as long as it runs. `live` is what is live of them.
+pub(crate) async fn run(control: Arc<Control>, layout: Layout, live: Files) {
     let heard = Arc::new(Heard::default());
-    let was_there = dir.exists() || live != Files::default();
+    let was_there = layout.exists() || live != Files::default();
     let mut had_limits = !live.content.limits.is_empty();
-    let directory = Directory { events: Events::new(&dir, &heard), was_there, dir };
+    let directory = Directory { events: Events::new(layout.watched(), &heard), was_there, layout };
     let directory = Arc::new(Mutex::new(directory));
     let mut seen = live;
     loop {
@@ -117,7 +116,7 @@ async fn look(directory: &Arc<Mutex<Directory>>) -> Files {
 
 /// The directory, and what wakes us when it changes. Locked by the one thread that looks.
 struct Directory {
-    dir: PathBuf,
+    layout: Layout,
     /// Until it is, it need not be: without a directory, all is default.
     was_there: bool,
     events: Option<Events>,
@@ -128,7 +127,7 @@ impl Directory {
         if let Some(events) = &mut self.events {
             events.follow();
         }
-        self.was_there = self.was_there || self.dir.exists();
-        if self.was_there { Files::read(&self.dir) } else { Files::default() }
+        self.was_there = self.was_there || self.layout.exists();
+        if self.was_there { self.layout.read() } else { Files::default() }
     }
 }

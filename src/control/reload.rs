@@ -59,7 +59,7 @@ impl Control {
             }
             Err(problems) => {
                 owned.sources.reject(source, content, problems.clone());
-                self.failed(owned.sources.problems());
+                self.failed(source, owned.sources.problems());
                 Err(problems)
             }
         }
@@ -87,7 +87,7 @@ impl Control {
             new_warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             tracing::info!(version, "reloaded, {}: {}", changes::summary(changes), listed(changes));
         } else if recovered {
-            tracing::info!(version, "the files are good again, and say what is live");
+            tracing::info!(version, "the configuration is good again, and says what is live");
         }
         if recovered || !changes.is_empty() {
             metrics.reloaded(true);
@@ -96,7 +96,7 @@ impl Control {
     }
 
     /// Says what is wrong, once.
-    fn failed(&self, problems: Vec<Problem>) {
+    fn failed(&self, source: SourceName, problems: Vec<Problem>) {
         self.service.metrics.reloaded(false);
         let mut health = self.health.lock();
         let known = health.problems == problems;
@@ -107,7 +107,11 @@ impl Control {
             return;
         }
         let version = self.live().version;
-        tracing::error!(version, problems = problems.len(), "the files are wrong: what was live stays live");
+        let what = match source {
+            super::xds::SOURCE => "limits of the xDS server",
+            _ => "files",
+        };
+        tracing::error!(version, problems = problems.len(), "the {what} are wrong: what was live stays live");
         problems.iter().for_each(|problem| tracing::error!("{problem}"));
         self.tell_of_reload(version, &problems);
     }

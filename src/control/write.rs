@@ -129,7 +129,7 @@ impl Control {
     async fn writable(&self, key: &LimitKey) -> Result<MutexGuard<'_, Owned>, WriteError> {
         let owned = self.owned.lock().await;
         match self.owner(key.as_str()) {
-            Some(origin @ Origin::File { .. }) => Err(WriteError::OwnedByFile(origin)),
+            Some(origin) if origin.is_source() => Err(WriteError::OwnedByFile(origin)),
             _ => Ok(owned),
         }
     }

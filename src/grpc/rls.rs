@@ -87,5 +87,5 @@ pub async fn should_rate_limit(
 ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
     let mut parsed = check::parse(message, request_id).map_err(WireError::grpc)?;
     let checked = service.check(&mut parsed).await.map_err(|error| WireError::from(error).grpc())?;
-    Ok(check::response(checked))
+    Ok(check::response(checked, message, &service.tells))
 }

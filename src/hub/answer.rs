@@ -124,6 +124,7 @@ fn sample(ledger: &Rotation<Backend>, account: &Arc<Account>, want: &Want) -> pb
         unit: String::new(),
         description: String::new(),
         origin: Origin::Api,
+        metric: None,
     };
     let owed = if want.overage == Overage::Repay { ledger.owed(account, &spec) } else { 0 };
     let mut repaid = Vec::new();

@@ -76,6 +76,10 @@ impl Ledger for Backend {
         each!(self, ledger => ledger.schedule(account, lifetime_seconds).await)
     }
 
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        each!(self, ledger => ledger.comes_back(account, spec))
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         each!(self, ledger => ledger.is_used_up(account, spec))
     }

@@ -181,6 +181,10 @@ impl<L: Ledger> Ledger for Failover<L> {
         self.ledger.schedule(account, lifetime_seconds).await
     }
 
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        self.ledger.comes_back(account, spec)
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         self.ledger.is_used_up(account, spec)
     }
@@ -211,6 +215,10 @@ impl<L: Ledger> Ledger for Failover<L> {
 
     fn slab(&self, account: &Account) -> Option<SlabView> {
         self.ledger.slab(account)
+    }
+
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        self.ledger.longest_lifetime_seconds()
     }
 
     fn sweep(&self) -> usize {

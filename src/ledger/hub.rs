@@ -32,13 +32,13 @@ use self::pb::ask::What as Ask;
 use self::peer::Peer;
 use self::shared::Shared;
 use super::account::Decrease;
-use super::schedule::paid_in_ms;
 use super::{
     Account, Action, Balance, CapacityEvent, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode,
     Schedule, SlabHeld, Transfer, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
+use crate::retry::schedule::paid_in_ms;
 use crate::telemetry::Metrics;
 use crate::tls::Client;
 

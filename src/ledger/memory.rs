@@ -128,6 +128,14 @@ impl Ledger for Memory {
         }
     }
 
+    fn comes_back(&self, account: &Arc<Account>, _: &LimitSpec) -> Option<Schedule> {
+        let now_ms = clock::monotonic_ms();
+        let mut schedule = self.on_core(now_ms, |core| core.schedule(account, now_ms))?;
+        // Without the lock.
+        schedule.releases.sort_unstable();
+        Some(schedule)
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         self.balance(account, spec.capacity).available() == 0
     }

@@ -60,6 +60,7 @@ mod undo;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use self::chain::{
@@ -69,8 +70,8 @@ use self::chain::{
 use self::successor::{Successor, bare};
 use self::undo::Undo;
 use super::{
-    Account, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld, Verdict,
-    Want,
+    Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
+    Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LeaseId, LimitSpec};
@@ -106,7 +107,8 @@ impl<L: Ledger> Rotation<L> {
 
     /// Two, each with what it is called in messages. `timeout` bounds what a caller waits for both.
     pub fn both(old: (L, String), new: (L, String), timeout: Duration) -> Self {
-        let successor = Successor { ledger: new.0, names: [old.1, new.1], timeout };
+        let longest_seconds = AtomicU32::new(0);
+        let successor = Successor { ledger: new.0, names: [old.1, new.1], timeout, longest_seconds };
         Self { old: old.0, new: Some(successor) }
     }
 
@@ -249,6 +251,10 @@ impl<L: Ledger> Rotation<L> {
 impl<L: Ledger> Ledger for Rotation<L> {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         let Some(new) = &self.new else { return self.old.apply(chain).await };
+        new.saw(chain.transfers.iter().filter_map(|transfer| match transfer.action {
+            Action::Reserve(hold) | Action::TakeUpTo(hold) => Some(hold.lifetime_seconds),
+            _ => None,
+        }));
         let applying = async {
             if only_reserves(chain) {
                 self.reserve(new, chain).await
@@ -323,6 +329,11 @@ impl<L: Ledger> Ledger for Rotation<L> {
         Ok(if at_old.used > at_new.used { at_old } else { at_new })
     }
 
+    /// While both hold a part of a limit nobody knows the whole.
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        if self.successor().is_some() { None } else { self.old.comes_back(account, spec) }
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         let at_old = self.old.is_used_up(account, spec);
         self.successor().is_some_and(|new| new.is_used_up(&account.twin(), spec)) || at_old
@@ -366,6 +377,10 @@ impl<L: Ledger> Ledger for Rotation<L> {
         let held = held();
         self.old.tell_slabs(|| held.clone());
         new.tell_slabs(|| held);
+    }
+
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.new.as_ref()?.longest_seconds.load(Ordering::Relaxed))
     }
 
     fn sweep(&self) -> usize {

@@ -47,6 +47,10 @@ impl<L: Ledger> Ledger for Arc<L> {
         (**self).schedule(account, lifetime_seconds).await
     }
 
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        (**self).comes_back(account, spec)
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         (**self).is_used_up(account, spec)
     }
@@ -81,6 +85,10 @@ impl<L: Ledger> Ledger for Arc<L> {
 
     fn limits_changed(&self, spec_of: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {
         (**self).limits_changed(spec_of);
+    }
+
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        (**self).longest_lifetime_seconds()
     }
 
     fn sweep(&self) -> usize {

@@ -40,10 +40,10 @@ pub use self::shared::Task;
 use self::work::{Waiting, Work, WorkKind};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
-use super::schedule::paid_in_ms;
 use super::{Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Verdict, Want};
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
+use crate::retry::schedule::paid_in_ms;
 use crate::telemetry::Metrics;
 
 /// The handle.
@@ -252,6 +252,18 @@ impl Ledger for TigerBeetle {
         let (reply, answer) = oneshot::channel();
         let account = Arc::clone(account);
         self.read(reader::Read::Schedule { account, lifetime_seconds, reply }, answer).await
+    }
+
+    /// As it was read a moment ago. The reader is asked to look again, for one account at a time.
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        let now_ms = clock::monotonic_ms();
+        let is_idle = self.reader.capacity() == self.reader.max_capacity();
+        if !spec.kind.is_concurrency() && is_idle && account.known.ask_for_schedule(now_ms) {
+            let (account, lifetime_seconds) = (Arc::clone(account), spec.kind.lifetime_seconds());
+            // If it is busy, the next one that is refused asks again.
+            drop(self.reader.try_send(reader::Read::Remember { account, lifetime_seconds }));
+        }
+        account.known.schedule(now_ms)
     }
 
     fn is_used_up(&self, account: &Arc<Account>, _: &LimitSpec) -> bool {

@@ -131,6 +131,18 @@ impl Share {
         if here.queue_took == 0 || all == 0 { 1.0 } else { here.queue_took as f64 / all as f64 }
     }
 
+    /// What the queue gets of a limit before newcomers have had `amount` of it.
+    pub fn queue_gets_before(&self, limit: LimitId, amount: u64) -> u64 {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let limits = self.limits.lock();
+        let Some(here) = limits.get(&limit) else { return 0 };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        let part = (amount as f64 / here.per_unit()).ceil() as u64;
+        part.min(here.demand.all_need)
+    }
+
     /// A newcomer takes what it needs, or hears which of its limits (by their index in `needs`) are kept for the queue.
     /// `free` says what is free of one of them, as far as is known. It is asked without the lock.
     pub fn take<'n>(

@@ -146,7 +146,8 @@ impl Line {
 
     fn describe(&mut self, spec: &LimitSpec) {
         // As above.
-        let LimitSpec { kind, capacity, overage, is_exact, charge, unit, description, origin: _ } = spec;
+        let LimitSpec { kind, capacity, overage, is_exact, charge, unit, description, origin: _, metric: _ } =
+            spec;
         self.capacity = Some(*capacity);
         self.term("kind", true, || kind.name().to_owned());
         match kind {

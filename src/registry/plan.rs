@@ -93,7 +93,11 @@ impl Registry {
         let mut key = String::with_capacity(96);
         for (ask, found) in asks.iter().zip(&found) {
             let wanted = match (&ask.limit, found) {
-                (Some(limit), _) => plan.require_override(domain, ask, *limit, accounts, &mut key)?,
+                (Some(limit), _) => {
+                    let always = self.always.contains(domain);
+                    let charge = if always { Charge::Always } else { Charge::Admitted };
+                    plan.require_override(domain, ask, *limit, charge, accounts, &mut key)?
+                }
                 (None, None) => Wanted::Bare,
                 (None, Some(found)) => plan.require(domain, ask, found, &replaced, accounts, &mut key)?,
             };
@@ -161,6 +165,7 @@ impl Plan {
         domain: &str,
         ask: &Ask<'_>,
         limit: OverrideLimit,
+        charge: Charge,
         accounts: &Accounts,
         key: &mut String,
     ) -> Result<Wanted, PlanError> {
@@ -171,17 +176,18 @@ impl Plan {
             capacity: u64::from(limit.requests_per_unit),
             overage: Overage::Deny,
             is_exact: false,
-            charge: Charge::Admitted,
+            charge,
             unit: "requests".to_owned(),
             description: String::new(),
             origin: Origin::Override,
+            metric: None,
         };
         let index = self.add(Requirement {
             account: accounts.of(key),
             spec: Arc::new(spec),
             name: Arc::from(""),
             amount: ask.hits,
-            late: 0,
+            late: late(ask.hits, ask.hits, charge),
             enforcement: Enforcement::Enforced,
             reconcile: false,
             cost: Cost::Hits,
@@ -228,17 +234,22 @@ fn requirement(
 ) -> Requirement {
     // A look charges nothing, whatever the rule costs.
     let amount = if hits == 0 { 0 } else { rule.cost.amount(hits) };
-    // Who comes with more than one hit may tell of what was used already.
-    let is_late = hits > 1 && rule.spec.charge == Charge::Always && enforcement != Enforcement::Shadow;
+    let is_shadow = enforcement == Enforcement::Shadow;
     Requirement {
         account,
         spec: Arc::clone(&rule.spec),
         name: Arc::clone(&rule.name),
         amount,
-        late: if is_late { amount } else { 0 },
+        late: if is_shadow { 0 } else { late(amount, hits, rule.spec.charge) },
         enforcement,
         reconcile: rule.reconcile,
         cost: rule.cost,
         metric_per_value,
     }
+}
+
+/// What is taken of a limit even from a request that is refused. Who comes with more than one hit may tell of what was used
+/// already.
+fn late(amount: u64, hits: u64, charge: Charge) -> u64 {
+    if hits > 1 && charge == Charge::Always { amount } else { 0 }
 }

@@ -34,6 +34,9 @@ pub enum Target {
     Named(Arc<NamedLimit>),
 }
 
+/// A mapping of anything, with no meaning here.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;
+
 /// What is found at the end of a descriptor.
 #[derive(Debug, Default)]
 pub struct Node {
@@ -52,6 +55,8 @@ pub struct Node {
     pub share: bool,
     /// Opted into a metric label of its own, value included.
     pub metric_per_value: bool,
+    /// What the files say beside the limit, for those who are answered.
+    pub metadata: Option<Arc<Metadata>>,
     pub children: Level,
 }
 

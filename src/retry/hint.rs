@@ -16,7 +16,7 @@ pub(super) fn hint_ms(kind: Kind, streak: u32, policy: &RetryPolicy, rand: impl 
             clamp(grown(base_ms, factor, streak), base_ms, cap_ms) + rand(jitter_ms)
         }
         Kind::Rolling { window_seconds } => {
-            let RollingHint { base_ms, max_ms, factor, jitter_ms, window_fraction } = policy.rolling;
+            let RollingHint { base_ms, max_ms, factor, jitter_ms, window_fraction, .. } = policy.rolling;
             let window_ms = f64::from(window_seconds.get()) * 1000.0;
             let base_ms = base_ms.max(whole(window_ms * window_fraction));
             clamp(grown(base_ms, factor, streak), base_ms, max_ms) + rand(jitter_ms)
@@ -169,6 +169,7 @@ mod tests {
             factor: super::super::policy::FACTOR_MAX,
             jitter_ms: day,
             window_fraction: 1.0,
+            ..policy.rolling
         };
         assert_eq!(policy.validate(), vec![]);
         assert_eq!(hint_ms(rolling(u32::MAX), u32::MAX, &policy, |n| n), 2 * day);

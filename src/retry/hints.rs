@@ -1,9 +1,13 @@
-//! What the hints of one limit depend on: how often in a row it has said no, and how long it is held.
+//! What the hints of one limit depend on: how often in a row it has said no, how long it is held, and what callers were told.
 //!
-//! Both are kept beside the limit's account and nowhere else, so they cost nothing to find and are forgotten with it.
+//! All of it is kept beside the limit's account and nowhere else, so they cost nothing to find and are forgotten with it.
 //! Nothing is persisted: a lost streak only makes a hint shorter. Knows neither balances nor clocks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::promises::Promises;
 
 /// The streak takes the highest bits, and when it last changed the others: 34 years of milliseconds.
 const SEEN_BITS: u32 = 40;
@@ -21,6 +25,11 @@ pub struct Hints {
     /// How long holders of a concurrency limit were seen to hold it, on average, and in the lowest bits how many were;
     /// 0 if nobody was.
     hold: AtomicU64,
+    /// What callers were told; nothing unless hints are informed. A plain mutex: sections are short and only ask the ledger
+    /// for what it knows without waiting.
+    promises: Mutex<Option<Box<Promises>>>,
+    /// There are some, read without the lock.
+    has_promises: AtomicBool,
 }
 
 impl Hints {
@@ -46,6 +55,24 @@ impl Hints {
         let half = |word| Some(packed(streak_at(word, now_ms, quiet_ms) / 2, now_ms));
         // As above.
         let _ = self.streak.fetch_update(Ordering::Relaxed, Ordering::Relaxed, half);
+    }
+
+    /// Whether anything is remembered of what callers were told.
+    pub(super) fn has_promises(&self) -> bool {
+        self.has_promises.load(Ordering::Relaxed)
+    }
+
+    /// Does something with what callers were told. Nothing is kept that is empty afterwards.
+    pub(super) fn with_promises<T>(&self, act: impl FnOnce(&mut Promises) -> T) -> T {
+        let mut there = self.promises.lock();
+        let promises = there.get_or_insert_default();
+        let answer = act(promises);
+        let is_empty = promises.is_empty();
+        if is_empty {
+            *there = None;
+        }
+        self.has_promises.store(!is_empty, Ordering::Relaxed);
+        answer
     }
 
     pub fn mean_hold_ms(&self) -> Option<u64> {

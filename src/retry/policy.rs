@@ -22,6 +22,8 @@ pub const BUDGET_WINDOW_SECONDS_MAX: u64 = 300;
 pub const BUDGET_FLOOR_MAX: u64 = 1_000_000;
 /// Jobs that may wait: a million of under a kilobyte each are a gigabyte.
 pub const PLACES_MAX: u64 = 1_000_000;
+/// What callers are told to wait at most, unless the policy says otherwise: beyond a minute most give up.
+pub const INFORMED_MAX_MS: u64 = 60_000;
 /// Bounds the walk over the table; people write about five rows.
 pub const ELAPSED_ROWS_MAX: usize = 64;
 
@@ -54,6 +56,10 @@ pub struct RollingHint {
     pub factor: f64,
     pub jitter_ms: u64,
     pub window_fraction: f64,
+    /// Where it is known when enough of a limit comes back, the hint is that time. For concurrency limits too.
+    pub informed: bool,
+    /// The longest hint of those, jitter included.
+    pub informed_max_ms: u64,
 }
 
 /// Work that waits: how long it will take, and how much of it may.
@@ -109,6 +115,8 @@ impl Default for RetryPolicy {
                 factor: 1.5,
                 jitter_ms: 50,
                 window_fraction: 0.1,
+                informed: false,
+                informed_max_ms: INFORMED_MAX_MS,
             },
             decreasing_ms: 10_000,
             queue: Queue {
@@ -143,7 +151,8 @@ mod tests {
         let json = serde_json::to_value(RetryPolicy::default()).unwrap();
         let expected = serde_json::json!({
             "concurrency": {"base_ms": 50, "max_ms": 2000, "factor": 2.0, "jitter_ms": 25},
-            "rolling": {"base_ms": 100, "max_ms": 5000, "factor": 1.5, "jitter_ms": 50, "window_fraction": 0.1},
+            "rolling": {"base_ms": 100, "max_ms": 5000, "factor": 1.5, "jitter_ms": 50, "window_fraction": 0.1,
+                        "informed": false, "informed_max_ms": 60000},
             "decreasing_ms": 10000,
             "queue": {"min_seconds": 1, "max_seconds": 300, "safety_margin": 0.2, "processing_ms": 5,
                       "confirmation_ms": 1, "pickup_seconds": 30, "deadline_seconds": 900,

@@ -10,7 +10,7 @@ use super::Service;
 use super::unsent::UnsentLease;
 use crate::admission::{DecideError, Denial, DescriptorStatus, Request};
 use crate::lease::Report;
-use crate::registry::Ask;
+use crate::registry::{Ask, Metadata, Registry};
 use crate::retry::budget::marks_retry;
 
 /// One call: every descriptor is an ask or a completion.
@@ -31,6 +31,25 @@ pub(crate) struct Completion<'a> {
     pub(crate) report: Report<'a>,
 }
 
+pub(crate) use crate::config::settings::ratelimit::LimitHeaders;
+
+/// What answers tell beside the decision.
+#[derive(Debug, Default)]
+pub(crate) struct Tells {
+    pub(crate) dynamic_metadata: bool,
+    pub(crate) limit_headers: Option<LimitHeaders>,
+}
+
+/// What is told of one descriptor.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Its limit is in quota mode.
+    pub(crate) is_quota: bool,
+    pub(crate) is_over: bool,
+    /// What the files say beside its limit.
+    pub(crate) metadata: Option<Arc<Metadata>>,
+}
+
 /// The answer.
 #[derive(Debug)]
 pub(crate) struct Checked {
@@ -40,6 +59,8 @@ pub(crate) struct Checked {
     pub(crate) denial: Option<Denial>,
     /// If a completion is needed.
     pub(crate) lease: Option<CheckLease>,
+    /// One per descriptor, if it is to be told.
+    pub(crate) told: Option<Vec<Told>>,
 }
 
 /// The lease of a call.
@@ -60,7 +81,7 @@ impl Service {
             let reports = check.completions.iter().map(|completion| completion.report);
             Box::pin(self.complete_reports(check.domain, reports)).await;
         }
-        let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None };
+        let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None, told: None };
         if !check.asks.is_empty() {
             let snapshot = self.live.load_full();
             let is_retry = take_retry_marks(&mut check.asks, &snapshot.retry.budget.descriptor_key);
@@ -85,12 +106,34 @@ impl Service {
                 CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }
             });
             (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
+            if self.tells.dynamic_metadata {
+                checked.told = Some(told(&snapshot.registry, &request, &checked.statuses));
+            }
+        }
+        if self.tells.dynamic_metadata && checked.told.is_none() {
+            checked.told = Some(Vec::new());
         }
         for completion in &check.completions {
             checked.statuses.insert(completion.index, DescriptorStatus::bare());
+            if let Some(told) = &mut checked.told {
+                told.insert(completion.index, Told::default());
+            }
         }
         Ok(checked)
     }
+}
+
+/// Looked up anew, so that a decision carries nothing that is nearly never told.
+fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorStatus]) -> Vec<Told> {
+    let tell = |(ask, status): (&Ask<'_>, &DescriptorStatus)| {
+        let node = registry.node(request.domain, ask).filter(|node| !node.rules.is_empty());
+        Told {
+            is_quota: node.is_some_and(|node| node.quota),
+            is_over: status.is_over,
+            metadata: node.and_then(|node| node.metadata.clone()),
+        }
+    };
+    request.asks.iter().zip(statuses).map(tell).collect()
 }
 
 /// Whether an entry says that the caller has tried before. Those entries take no part in matching limits.

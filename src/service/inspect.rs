@@ -12,7 +12,7 @@ use crate::lease::{Held, Lease};
 use crate::ledger::{Balance, Ledger, LedgerError, SlabView};
 use crate::registry::NamedLimit;
 use crate::retry::eta;
-use crate::telemetry::LimitLabel;
+use crate::telemetry::{LimitLabel, RatelimitMetrics};
 
 /// A limit, and what its account holds.
 #[derive(Debug)]
@@ -94,6 +94,7 @@ impl Service {
     /// Everything that is measured, as Prometheus reads it. What is a reading and not a count is read now.
     pub(crate) async fn metrics_text(&self) -> Result<String, fmt::Error> {
         self.read_gauges().await;
+        self.metrics.ratelimit.iter().for_each(RatelimitMetrics::read_memory);
         let ratio = self.live.load().retry_budget_ratio(clock::monotonic_ms());
         self.metrics.retry_budget_ratio.set(ratio);
         self.metrics.ledger_up.set(i64::from(self.is_ledger_up()));

@@ -7,6 +7,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use super::Service;
+use crate::ledger::Ledger;
 
 /// What was in the settings, in that order, and since when it is in use.
 #[derive(Debug)]
@@ -41,7 +42,10 @@ impl Ledgers {
 
 impl Service {
     pub(crate) fn ledgers(&self) -> Vec<LedgerView> {
-        self.ledgers.views(self.live.load().registry.longest_lifetime_seconds())
+        let of_limits = self.live.load().registry.longest_lifetime_seconds();
+        // A hub has limits of its sidecars, which only its ledger sees.
+        let longest = of_limits.max(self.admission.ledger.longest_lifetime_seconds());
+        self.ledgers.views(longest)
     }
 }
 

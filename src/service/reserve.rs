@@ -92,7 +92,7 @@ impl Service {
             AskName::Lease(id) => Name::Lease(id),
         };
         let (domain, now_ms) = (&self.lease_api_name, clock::monotonic_ms());
-        let asked = Asked { snapshot: &snapshot, plan: &plan, name, domain, now_ms };
+        let asked = Asked { snapshot: &snapshot, plan: &plan, name, domain, is_retry: false, now_ms };
         let decided = self.admission.admit(&asked).await;
         let decision = decided.map_err(|error| match error {
             DecideError::Ledger(error) => ReserveError::Ledger(error),

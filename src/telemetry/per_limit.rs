@@ -1,15 +1,16 @@
 //! Answers per limit, for descriptors that ask for a label of their own (`detailed_metric`).
 //!
-//! Values come from clients, so the table is bounded. When it is full, a limit that nobody has asked for lately makes room;
-//! what was counted for it goes to `other`, so that the sum over all limits never falls. Refuses to know descriptors.
+//! Values come from clients, so the table is bounded; what had to make room is counted as `other`. Refuses to know descriptors.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
-use ahash::AHashMap;
 use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
+
+use super::bounded::Bounded;
 
 /// Limits with a label of their own.
 const LIMITS_MAX: usize = 1_000;
@@ -21,26 +22,8 @@ const LABEL_BYTES_MAX: usize = 256;
 const OTHER: &str = "other";
 
 /// Counts by limit and code. A clone counts into the same table.
-#[derive(Debug, Clone, Default)]
-pub(super) struct PerLimit(Arc<Mutex<Table>>);
-
-/// Which row makes room is decided as by a clock's hand: it passes rows that were counted into since it last came by, and
-/// takes the first that was not. So a limit in use stays, however many new names come along.
-#[derive(Debug, Default)]
-struct Table {
-    index: AHashMap<Arc<str>, usize>,
-    rows: Vec<Row>,
-    hand: usize,
-    other: Counts,
-}
-
-#[derive(Debug)]
-struct Row {
-    limit: Arc<str>,
-    counts: Counts,
-    /// Counted into since the hand last came by.
-    warm: bool,
-}
+#[derive(Debug, Clone)]
+pub(super) struct PerLimit(Arc<Mutex<Bounded<Arc<str>, Counts>>>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
@@ -48,68 +31,41 @@ struct Counts {
     denied: u64,
 }
 
-impl Counts {
-    fn add(&mut self, allowed: bool) {
-        *(if allowed { &mut self.allowed } else { &mut self.denied }) += 1;
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.allowed += other.allowed;
+        self.denied += other.denied;
     }
 }
 
 type Labels<'a> = [(&'static str, &'a str); 2];
 
-impl PerLimit {
-    pub(super) fn count(&self, limit: &str, allowed: bool) {
-        let limit = &limit[..limit.floor_char_boundary(LABEL_BYTES_MAX)];
-        self.0.lock().row(limit).counts.add(allowed);
+impl Default for PerLimit {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Bounded::new(LIMITS_MAX))))
     }
 }
 
-impl Table {
-    fn row(&mut self, limit: &str) -> &mut Row {
-        if let Some(&place) = self.index.get(limit) {
-            let row = &mut self.rows[place];
-            row.warm = true;
-            return row;
-        }
-        let limit: Arc<str> = Arc::from(limit);
-        let new = Row { limit: Arc::clone(&limit), counts: Counts::default(), warm: false };
-        let place = if self.rows.len() < LIMITS_MAX {
-            self.rows.push(new);
-            self.rows.len() - 1
-        } else {
-            let place = self.coldest();
-            let Row { limit, counts, .. } = std::mem::replace(&mut self.rows[place], new);
-            self.index.remove(&limit);
-            self.other.allowed += counts.allowed;
-            self.other.denied += counts.denied;
-            place
-        };
-        self.index.insert(limit, place);
-        &mut self.rows[place]
+impl PerLimit {
+    pub(super) fn count(&self, limit: &str, allowed: bool) {
+        let limit = &limit[..limit.floor_char_boundary(LABEL_BYTES_MAX)];
+        let mut table = self.0.lock();
+        let counts = table.of(limit, || Arc::from(limit));
+        *(if allowed { &mut counts.allowed } else { &mut counts.denied }) += 1;
     }
+}
 
-    /// The row that makes room. The hand goes round at most once, because it leaves all rows behind it cold.
-    fn coldest(&mut self) -> usize {
-        loop {
-            let place = self.hand;
-            self.hand = (self.hand + 1) % self.rows.len();
-            if !std::mem::take(&mut self.rows[place].warm) {
-                return place;
-            }
-        }
-    }
-
-    /// All that is printed.
-    fn labelled(&self) -> impl Iterator<Item = (Labels<'_>, u64)> {
-        let rows = self.rows.iter().map(|row| (&*row.limit, row.counts)).chain([(OTHER, self.other)]);
-        rows.flat_map(|(limit, counts)| [(limit, "OK", counts.allowed), (limit, "OVER_LIMIT", counts.denied)])
-            .filter(|(_, _, count)| *count > 0)
-            .map(|(limit, code, count)| ([("limit", limit), ("code", code)], count))
-    }
+/// All that is printed.
+fn labelled(table: &Bounded<Arc<str>, Counts>) -> impl Iterator<Item = (Labels<'_>, u64)> {
+    let rows = table.iter().map(|(limit, counts)| (limit.map_or(OTHER, |limit| &**limit), counts));
+    rows.flat_map(|(limit, counts)| [(limit, "OK", counts.allowed), (limit, "OVER_LIMIT", counts.denied)])
+        .filter(|(_, _, count)| *count > 0)
+        .map(|(limit, code, count)| ([("limit", limit), ("code", code)], count))
 }
 
 impl EncodeMetric for PerLimit {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
-        for (labels, count) in self.0.lock().labelled() {
+        for (labels, count) in labelled(&self.0.lock()) {
             ConstCounter::new(count).encode(encoder.encode_family(&labels)?)?;
         }
         Ok(())
@@ -120,7 +76,7 @@ impl EncodeMetric for PerLimit {
     }
 
     fn is_empty(&self) -> bool {
-        self.0.lock().rows.is_empty()
+        self.0.lock().is_empty()
     }
 }
 

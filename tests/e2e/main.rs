@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that can't go on says so by panicking")]
 
+#[path = "../support/ads.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod ads;
 #[path = "../support/authority.rs"]
 mod authority;
 #[path = "../support/http.rs"]
@@ -30,6 +33,8 @@ mod dashboard;
 mod failing;
 #[cfg(feature = "tigerbeetle")]
 mod fleet;
+mod gateway;
+mod gateway_manifests;
 mod leases;
 mod leaving;
 mod limited;

@@ -1,5 +1,7 @@
 //! What envoy/istio and envoy/envoy-gateway put into other people's proxies: the Envoy parts are taken out, and Envoy has to
-//! take them. The Deployments are ones that Sluice starts with.
+//! take them. The Deployments are ones that Sluice starts with; those with hubs are in [`hubs`].
+
+mod hubs;
 
 use std::path::PathBuf;
 

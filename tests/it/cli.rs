@@ -76,7 +76,7 @@ async fn serve_stops_at_mistakes_and_names_them_all() {
     config/retry_policy.yaml:1: retry_policy.extra: is not a key of `retry_policy`; its keys are concurrency, rolling, decreasing_ms, queue, budget
     config/retry_policy.yaml:1: retry_policy.rolling.factor: is -1, must be 1 to 100
     config/sluice.yaml:1: log.level: must be one of off, error, warn, info, debug, trace, not `loud`
-    config/sluice.yaml:2: grpc.port: is not a key of `grpc`; its keys are listen, tls
+    config/sluice.yaml:2: grpc.port: is not a key of `grpc`; its keys are listen, tls, response_dynamic_metadata
     7 problems found
     ");
     let checked = run(&mut sluice(dir.path(), &["check"]));

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use ::sluice::cli::Cli;
 use ::sluice::config;
+use clap::Parser;
 use serde_json::Value;
 
 fn root() -> &'static Path {
@@ -93,6 +95,50 @@ fn compose_mounts_what_the_demo_copies() {
     assert!(script.contains("envoy/llm.yaml >\"$dir/envoy.yaml\""));
 }
 
+/// What follows `--name` in a command.
+fn argument(service: &Value, name: &str) -> Option<String> {
+    let words = words(&service["command"]);
+    let at = words.iter().position(|word| *word == format!("--{name}"))?;
+    words.get(at + 1).cloned()
+}
+
+/// The profile has two hubs on the demo's TigerBeetle and three sidecars that list both, each on ports of its own.
+#[test]
+fn the_profile_hubs_is_two_hubs_and_three_sidecars() {
+    let compose = compose();
+    let mut hubs = Vec::new();
+    let mut ledgers = Vec::new();
+    let mut addresses = Vec::new();
+    for (name, service) in services(&compose).filter(|(_, service)| service["command"][0] == "serve") {
+        let command = ["sluice".to_owned()].into_iter().chain(words(&service["command"]));
+        let parsed = Cli::try_parse_from(command);
+        assert!(parsed.is_ok(), "{name}: {}", parsed.unwrap_err());
+        for port in ["grpc", "admin", "hub"] {
+            addresses.extend(argument(service, port));
+        }
+        let admin = argument(service, "admin").expect("an admin port").replace(':', "/");
+        assert!(words(&service["healthcheck"]["test"])[3].contains(&format!("/dev/tcp/{admin} ")), "{name}");
+        if service["profiles"] != serde_json::json!(["hubs"]) {
+            continue;
+        }
+        assert_eq!(service["image"], compose["services"]["sluice"]["image"], "{name}");
+        let ledger = argument(service, "ledger").expect("a ledger");
+        match argument(service, "hub") {
+            Some(address) => {
+                assert_eq!(Some(ledger), argument(&compose["services"]["sluice"], "ledger"), "{name}");
+                hubs.push(address);
+            }
+            None => ledgers.push(ledger),
+        }
+    }
+    assert_eq!(hubs.len(), 2);
+    assert_eq!(ledgers, vec![format!("hub:{}", hubs.join(",")); 3]);
+    let count = addresses.len();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), count, "two want the same port: {addresses:?}");
+}
+
 /// Where Docker's own reader of the file is there, it has to take it.
 #[test]
 fn compose_is_read_by_docker() {
@@ -104,7 +150,7 @@ fn compose_is_read_by_docker() {
         eprintln!("no `docker compose` on this machine: docker-compose.yaml is compared, and not read by it");
         return;
     }
-    let output = compose(&["config", "--quiet"]).unwrap();
+    let output = compose(&["--profile", "hubs", "config", "--quiet"]).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -134,7 +180,7 @@ fn every_container_has_a_version_and_a_health_check() {
 
 #[test]
 fn the_files_of_the_demo_have_nothing_to_complain_about() {
-    let loaded = config::load(Some(&root().join("demo/config")));
-    let warnings = loaded.map(|loaded| loaded.hot.warnings).map_err(|problems| format!("{problems:#?}"));
-    assert_eq!(warnings, Ok(vec![]));
+    let load = |dir| config::load(Some(&root().join(dir))).map_err(|problems| format!("{problems:#?}"));
+    assert_eq!(load("demo/config").map(|loaded| loaded.hot.warnings), Ok(vec![]));
+    assert_eq!(load("demo/hub").map(|loaded| loaded.hot.files.len()), Ok(0), "a hub has no limits");
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use sluice::retry::policy::RetryPolicy;
 
-use crate::fleet::{Fleet, Report, patient_policy};
+use crate::fleet::{After, Fleet, Report, patient_policy};
 
 const SEEDS: u64 = 20;
 
@@ -17,7 +17,7 @@ fn ten_seconds(capacity: usize) -> Fleet {
 }
 
 fn run(fleet: &Fleet, policy: &RetryPolicy, seed: u64, fixed_ms: Option<u64>) -> Report {
-    fleet.run(policy, seed, |_, hint, _| fixed_ms.unwrap_or(hint.ms))
+    fleet.run(policy, seed, |_, _, _, _| fixed_ms.map_or(After::Obey, After::Own))
 }
 
 /// Not every fleet gets there with the defaults, by the law above: 480 a minute (demand 1.25) takes 1.96 to 2.09

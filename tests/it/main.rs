@@ -7,6 +7,9 @@
     reason = "numbers and types of tests are small"
 )]
 
+#[path = "../support/ads.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod ads;
 #[path = "../support/authority.rs"]
 mod authority;
 #[path = "../support/fleet.rs"]
@@ -28,18 +31,23 @@ mod wire;
 mod work;
 
 mod app;
+mod browser;
 mod budget;
 mod cli;
+mod cli_ask;
 mod footprint;
 mod malformed;
 mod observed;
 mod overage;
 mod ports;
 mod hints;
+mod informed;
+mod informed_app;
 mod matching;
 mod tls;
 mod tls_cli;
 mod tls_files;
+mod top;
 mod watching;
 
 mod live;
@@ -52,6 +60,11 @@ mod live_state;
 #[cfg(feature = "tigerbeetle")]
 mod live_tigerbeetle;
 mod live_token;
+
+mod ratelimit;
+mod ratelimit_tls;
+mod xds;
+mod xds_go;
 
 mod lease_rows;
 mod lease_scenario;

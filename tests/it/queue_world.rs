@@ -302,6 +302,7 @@ fn spec(kind: Kind, capacity: u64) -> LimitSpec {
         unit,
         description,
         origin,
+        metric: None,
     }
 }
 

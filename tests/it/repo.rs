@@ -181,7 +181,10 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// A whole limits file or retry policy in a document is one that Sluice would take.
+/// What a snippet of process settings begins with.
+const SETTINGS: [&str; 5] = ["grpc:", "admin:", "hub:", "ledger:", "leases:"];
+
+/// Limits, a retry policy or settings in a document are such that Sluice would take them.
 #[test]
 fn files_in_the_documents_are_right() {
     for path in documents() {
@@ -191,6 +194,9 @@ fn files_in_the_documents_are_right() {
                 config::load_limits(std::slice::from_ref(&file), None).err()
             } else if file.text.starts_with("retry_policy:") {
                 config::load_retry_policy(Some(&file)).err()
+            } else if SETTINGS.iter().any(|start| file.text.starts_with(start)) {
+                let dir = directory(&[("sluice.yaml", &file.text)]);
+                config::load(Some(dir.path())).err()
             } else {
                 continue;
             };

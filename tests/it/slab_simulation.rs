@@ -21,10 +21,15 @@ use self::world::{Tally, World};
 /// For how long `make test` draws new seeds.
 const FRESH_SEEDS_FOR: Duration = Duration::from_secs(4);
 
+/// Once directly on the ledger, and once through hubs.
 fn run(seed: u64) -> Tally {
-    let plan = Plan::draw(seed);
-    World::new(&plan, false).run().unwrap_or_else(|failure| {
-        println!("seed {seed}: {}", failure.what);
+    run_plan(&Plan::draw(seed).with_hubs());
+    run_plan(&Plan::draw(seed))
+}
+
+fn run_plan(plan: &Plan) -> Tally {
+    World::new(plan, false).run().unwrap_or_else(|failure| {
+        println!("seed {}: {}", plan.seed, failure.what);
         panic!("{}", shrink::report(plan.clone()));
     })
 }

@@ -136,7 +136,7 @@ impl Builder {
             change(&mut loaded.settings);
         }
         let state_dir = dir.join("state");
-        App::start(Options { loaded, config_dir: dir.to_owned(), state_dir }).await
+        App::start(Options { loaded, files: dir.to_owned().into(), state_dir: Some(state_dir) }).await
     }
 }
 

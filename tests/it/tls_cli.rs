@@ -1,4 +1,4 @@
-//! `try`, `bench` and `check --against` at ports with TLS.
+//! `try`, `bench`, `explain`, `top` and `check --against` at ports with TLS.
 
 use crate::authority::Authority;
 use crate::sluice::{Ran, Sluice, run, sluice};
@@ -94,5 +94,22 @@ async fn check_asks_an_admin_port_with_tls() {
         let ran = check(&url, flags);
         assert_eq!(ran.code, 1, "{ran:?}");
         assert!(ran.stderr.contains(expected), "{ran:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_and_top_speak_tls() {
+    let world = World::start().await;
+    let admin = world.sluice.admin.to_string();
+    let by_name = format!("localhost:{}", world.sluice.admin.port());
+    for address in [&admin, &by_name] {
+        let ran = world.run(&["explain", "--admin", address, "--ca", "ca.pem", "d", "a=1"]);
+        assert!(ran.code == 0 && ran.stdout.starts_with("overall_code: OK\n"), "{ran:?}");
+        let ran = world.run(&["top", "--admin", address, "--ca", "ca.pem"]);
+        assert!(ran.code == 0 && ran.stdout.starts_with("Requests denied in the last 300 s\n"), "{ran:?}");
+    }
+    for command in [&["explain", "--admin", &admin, "d", "a=1"][..], &["top", "--admin", &admin]] {
+        let ran = world.run(command);
+        assert!(ran.code == 1 && ran.stderr.contains("if this port has TLS, --ca is needed"), "{ran:?}");
     }
 }

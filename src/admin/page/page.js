@@ -133,14 +133,14 @@ function denied(items) {
     const last = lastDenied.get(item.key);
     const said = last ? `${last.reason}, told to come ${wait(last.retry_after_ms)} at ${clock(last.time)}` : "";
     const count = item.error ? `${number(item.count - item.error)} to ${number(item.count)}` : number(item.count);
-    cells(row, [[item.key, "k"], [item.domain], [count, "n"], [said]]);
+    cells(row, [[item.key, "k"], [item.domain, "", "domain"], [count, "n", "denials"], [said, "", "last"]]);
   });
 }
 
 function used(items) {
   rows($("used"), items, (row, item) => {
     const count = item.error ? `${number(item.count - item.error)} to ${number(item.count)}` : number(item.count);
-    cells(row, [[item.key, "k"], [item.domain], [count, "n"]]);
+    cells(row, [[item.key, "k"], [item.domain, "", "domain"], [count, "n", "units"]]);
   });
 }
 
@@ -204,7 +204,8 @@ function event(name, data) {
 }
 
 function overview(data) {
-  status(data.ready === null, data.ready === null ? "ready" : `not ready: ${data.ready}`);
+  const wrong = data.config.problems.length > 0 ? ", but the configuration has problems" : "";
+  status(data.ready === null, (data.ready === null ? "ready" : `not ready: ${data.ready}`) + wrong);
   $("version").textContent = data.version;
   decisions(data.decisions, data.time);
   denied(data.denied);
@@ -222,7 +223,7 @@ async function beside() {
     const ledger = await fetch("/v1/ledger", { headers: headers() });
     if (ledger.ok) {
       const all = (await ledger.json()).ledgers;
-      list($("ledgers"), all.map((it) => it.uri + (it.safe_after ? `, knows enough alone from ${new Date(it.safe_after).toLocaleString()}` : "")));
+      list($("ledgers"), all.map((it) => it.uri + (it.safe_after > Date.now() ? `, knows enough alone from ${new Date(it.safe_after).toLocaleString()}` : "")));
     }
     const peers = await fetch("/v1/peers", { headers: headers() });
     const there = peers.ok ? (await peers.json()).peers : [];
@@ -280,6 +281,7 @@ async function listen() {
     if (!answer.ok) throw new Error(`the server says ${answer.status}`);
     $("login").hidden = true;
     $("main").hidden = false;
+    beside();
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -321,5 +323,4 @@ $("prefix").addEventListener("input", () => {
 });
 
 listen();
-beside();
 setInterval(() => $("main").hidden || beside(), 5000);

@@ -12,9 +12,10 @@ use super::{shapes, spec};
 use crate::config::decode::{At, Fields, List, Sink};
 use crate::config::scalar::shown;
 use crate::config::tree::{Data, Value};
-use crate::limit::{Cost, Kind, REQUIREMENTS_MAX};
+use crate::limit::{Cost, Kind, LimitSpec, REQUIREMENTS_MAX};
 use crate::registry::PlaceError;
-use crate::registry::{Level, Node, Rule, Target};
+use crate::registry::{Level, Metadata, Node, Rule, Target};
+use crate::telemetry::MetricName;
 
 /// Levels of descriptors. Envoy's requests have a handful of entries.
 const LEVELS_MAX: usize = 32;
@@ -26,6 +27,9 @@ pub(crate) struct Reader<'r> {
     /// What limits of this file are called.
     names: AHashSet<Arc<str>>,
     replaced: Vec<Replaced>,
+    domain: &'r str,
+    /// The descriptors that lead to where we are, as metrics name them.
+    path: Vec<String>,
 }
 
 /// A name in `replaces`, to be looked for when all of the file is read.
@@ -36,8 +40,10 @@ struct Replaced {
 }
 
 impl<'r> Reader<'r> {
-    pub(crate) fn new(sink: &'r Sink, named: &'r NamedLimits) -> Self {
-        Self { sink, named, names: AHashSet::new(), replaced: Vec::new() }
+    pub(crate) fn new(root: &'r Fields<'_>, named: &'r NamedLimits) -> Self {
+        let domain = root.get("domain").and_then(plain).unwrap_or_default();
+        let (names, replaced, path) = (AHashSet::new(), Vec::new(), Vec::new());
+        Self { sink: root.sink, named, names, replaced, domain, path }
     }
 
     pub(crate) fn descriptors(mut self, root: &Fields<'_>) -> Level {
@@ -58,7 +64,10 @@ impl<'r> Reader<'r> {
         }
         for (index, (value, at)) in list.iter().enumerate() {
             if let Some(fields) = Fields::of(value, at, self.sink, &shapes::DESCRIPTOR) {
+                let words = ["key", "value"].map(|name| word(value, name).filter(|word| !word.is_empty()));
+                self.path.push(words.into_iter().flatten().collect::<Vec<_>>().join("_"));
                 let node = self.node(&fields, depth);
+                self.path.pop();
                 place(&mut level, &fields, node, &list.items[..index]);
             }
         }
@@ -78,7 +87,7 @@ impl<'r> Reader<'r> {
             fields
                 .mistake("share_threshold", || "needs a `value` with `*`: what matches it shares one limit");
         }
-        check_metadata(fields);
+        node.metadata = metadata(fields);
         if fields.is_left_empty("rate_limit") {
             fields.warn("rate_limit", "is empty: there is no limit here");
         }
@@ -88,6 +97,10 @@ impl<'r> Reader<'r> {
         self.limits(fields, &mut node);
         node.children = self.level(&fields.list("descriptors"), depth + 1);
         node
+    }
+
+    fn metric(&self) -> Option<Arc<MetricName>> {
+        Some(Arc::new(MetricName::new(self.domain, self.path.iter().cloned())))
     }
 
     /// A limit as envoyproxy/ratelimit writes it.
@@ -109,9 +122,10 @@ impl<'r> Reader<'r> {
         fields.need("unit", "one of second, minute, hour, day, week, month, year; or `unlimited: true`");
         fields.need("requests_per_unit", "how many requests per `unit`; 0 blocks");
         let (Some(unit), Some(requests)) = (unit, requests) else { return };
+        let spec = spec::requests_per(unit, requests, is_exact, charge, spec::origin(fields));
         node.rules.push(Rule {
             target: Target::Derived,
-            spec: Arc::new(spec::requests_per(unit, requests, is_exact, charge, spec::origin(fields))),
+            spec: Arc::new(LimitSpec { metric: self.metric(), ..spec }),
             suffix: if name.is_empty() { unit.name().into() } else { Arc::clone(&name) },
             name,
             cost: Cost::Hits,
@@ -193,7 +207,7 @@ impl<'r> Reader<'r> {
         let target = Target::Derived;
         Some(Rule {
             target,
-            spec: Arc::new(spec),
+            spec: Arc::new(LimitSpec { metric: self.metric(), ..spec }),
             suffix: name.clone(),
             name,
             cost,
@@ -229,12 +243,15 @@ fn label(rule: &Rule) -> &str {
     &rule.suffix
 }
 
-/// envoyproxy/ratelimit hands `metadata` to those who read its configuration. Nobody does here: any mapping is fine.
-fn check_metadata(fields: &Fields<'_>) {
-    if let Some(value) = fields.get("metadata")
-        && !matches!(value.data, Data::Map(_))
-    {
-        fields.mistake("metadata", || format!("must be a mapping, not {}", value.sort()));
+/// Told in the dynamic metadata of answers, if the settings say so. Any mapping is fine.
+fn metadata(fields: &Fields<'_>) -> Option<Arc<Metadata>> {
+    let value = fields.get("metadata")?;
+    match value.to_json() {
+        serde_json::Value::Object(map) => Some(Arc::new(map)),
+        _ => {
+            fields.mistake("metadata", || format!("must be a mapping, not {}", value.sort()));
+            None
+        }
     }
 }
 
@@ -251,9 +268,10 @@ fn place(level: &mut Level, fields: &Fields<'_>, node: Node, before: &[Value<'_>
     match level.insert(key, value, node) {
         Ok(()) => {}
         Err(PlaceError::Duplicate) => fields.sink.mistake(fields.line, &fields.at, || {
-            let first =
-                before.iter().find(|other| is_descriptor(other, key, value)).map_or(0, |other| other.line);
-            format!("has the key and value of the descriptor on line {first}")
+            match before.iter().find(|other| is_descriptor(other, key, value)).map_or(0, |other| other.line) {
+                0 => "has the key and value of another descriptor before it".to_owned(),
+                first => format!("has the key and value of the descriptor on line {first}"),
+            }
         }),
         Err(PlaceError::Shadowed { by }) => {
             let text =
@@ -271,7 +289,11 @@ fn is_descriptor(other: &Value<'_>, key: &str, value: Option<&str>) -> bool {
 fn word<'v>(value: &'v Value<'_>, key: &str) -> Option<&'v str> {
     let Data::Map(entries) = &value.data else { return None };
     let entry = entries.iter().find(|entry| entry.key == key && !entry.value.is_null())?;
-    match &entry.value.data {
+    plain(&entry.value)
+}
+
+fn plain<'v>(value: &'v Value<'_>) -> Option<&'v str> {
+    match &value.data {
         Data::Scalar { text, .. } => Some(text),
         Data::List(_) | Data::Map(_) => None,
     }

@@ -53,6 +53,7 @@ pub(crate) fn limit(fields: &Fields<'_>) -> Option<LimitSpec> {
         unit: unit.unwrap_or_default().to_owned(),
         description: description.unwrap_or_default().to_owned(),
         origin: origin(fields),
+        metric: None,
     })
 }
 
@@ -85,11 +86,13 @@ pub(crate) fn requests_per(
         unit: "requests".to_owned(),
         description: String::new(),
         origin,
+        metric: None,
     }
 }
 
 pub(crate) fn origin(fields: &Fields<'_>) -> Origin {
-    Origin::File { path: Arc::clone(&fields.sink.file), line: fields.line }
+    let name = Arc::clone(&fields.sink.file);
+    if fields.sink.is_resource { Origin::Xds(name) } else { Origin::File { path: name, line: fields.line } }
 }
 
 fn capacity(fields: &Fields<'_>) -> Option<u64> {

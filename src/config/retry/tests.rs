@@ -23,7 +23,7 @@ fn everything_can_be_set() {
     let policy = load(
         "retry_policy:
   concurrency: {base_ms: 1, max_ms: 2, factor: 3, jitter_ms: 4}
-  rolling: {base_ms: 5, max_ms: 6, factor: 7.5, jitter_ms: 8, window_fraction: 0.9}
+  rolling: {base_ms: 5, max_ms: 6, factor: 7.5, jitter_ms: 8, window_fraction: 0.9, informed: true, informed_max_ms: 28}
   decreasing_ms: 10
   queue:
     min_seconds: 11
@@ -46,7 +46,15 @@ fn everything_can_be_set() {
     ];
     let expected = RetryPolicy {
         concurrency: ConcurrencyHint { base_ms: 1, max_ms: 2, factor: 3.0, jitter_ms: 4 },
-        rolling: RollingHint { base_ms: 5, max_ms: 6, factor: 7.5, jitter_ms: 8, window_fraction: 0.9 },
+        rolling: RollingHint {
+            base_ms: 5,
+            max_ms: 6,
+            factor: 7.5,
+            jitter_ms: 8,
+            window_fraction: 0.9,
+            informed: true,
+            informed_max_ms: 28,
+        },
         decreasing_ms: 10,
         queue: Queue {
             min_seconds: 11,

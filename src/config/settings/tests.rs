@@ -131,7 +131,10 @@ fn mistakes() {
         ),
         ("grcp: {}", "s:1: grcp: is not a key of the file; did you mean `grpc`?"),
         ("uri: memory", "s:1: uri: is a key of `ledger`, not of the file"),
-        ("grpc: 127.0.0.1:1", "s:1: grpc: must be a mapping with the keys listen, tls, not a plain value"),
+        (
+            "grpc: 127.0.0.1:1",
+            "s:1: grpc: must be a mapping with the keys listen, tls, response_dynamic_metadata, not a plain value",
+        ),
         (
             "grpc: {listen: localhost:1}",
             "s:1: grpc.listen: must be an IP address and a port, as in 127.0.0.1:8081, or unix:/path, not `localhost:1`",
@@ -309,6 +312,6 @@ fn two_ledgers_are_the_old_one_and_the_new_one() {
         assert_eq!(lines(&problems), expected);
     }
     let problems = load("ledger:\n  uri:\n  - memory\n  - redis").unwrap_err();
-    let expected = "s:4: ledger.uri[1]: must be memory, or tigerbeetle:";
+    let expected = "s:4: ledger.uri[1]: must be memory, tigerbeetle:";
     assert!(lines(&problems).starts_with(expected), "{}", lines(&problems));
 }

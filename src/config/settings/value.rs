@@ -57,6 +57,35 @@ impl FromStr for TcpListen {
     }
 }
 
+/// Where another server listens. The name is looked up when it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort(String);
+
+impl HostPort {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // As gRPC in Go writes it.
+        let address = text.strip_prefix("dns:///").unwrap_or(text);
+        match is_host_and_port(address) {
+            true => Ok(Self(address.to_owned())),
+            false => Err(format!("must be a host and a port, as in xds:18000, not `{}`", shown(text))),
+        }
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Replicas of a cluster at most.
 const ADDRESSES_MAX: usize = 6;
 

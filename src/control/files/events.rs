@@ -107,14 +107,14 @@ pub(super) struct Events {
 type Identity = (u64, u64);
 
 impl Events {
-    pub(super) fn new(dir: &Path, heard: &Arc<Heard>) -> Option<Self> {
+    pub(super) fn new(dirs: Vec<PathBuf>, heard: &Arc<Heard>) -> Option<Self> {
         let heard = Arc::clone(heard);
         let watcher = notify::recommended_watcher(move |event| heard.take(event))
             .inspect_err(
                 |error| tracing::warn!(%error, "no file events: files are only looked at twice a second"),
             )
             .ok()?;
-        let mut events = Self { watcher, watched: vec![(dir.to_owned(), None), (dir.join("limits"), None)] };
+        let mut events = Self { watcher, watched: dirs.into_iter().map(|dir| (dir, None)).collect() };
         events.follow();
         Some(events)
     }

@@ -1,5 +1,7 @@
 //! The ledger that replaces another one, and what the two are called in messages.
 
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::ledger::LedgerError;
@@ -11,9 +13,17 @@ pub(super) struct Successor<L> {
     pub(super) names: [String; 2],
     /// Bounds a call to both.
     pub(super) timeout: Duration,
+    /// The longest lifetime of what was asked for so far; 0 before.
+    pub(super) longest_seconds: AtomicU32,
 }
 
 impl<L> Successor<L> {
+    /// Notes the lifetimes of what is asked for.
+    pub(super) fn saw(&self, lifetimes: impl Iterator<Item = NonZeroU32>) {
+        let longest = lifetimes.map(NonZeroU32::get).max().unwrap_or(0);
+        self.longest_seconds.fetch_max(longest, Ordering::Relaxed);
+    }
+
     pub(super) fn of_old(&self, error: LedgerError) -> LedgerError {
         named("old", &self.names[0], error)
     }

@@ -330,6 +330,10 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.ledger.schedule(account, lifetime_seconds).await
     }
 
+    fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
+        self.shared.ledger.comes_back(account, spec)
+    }
+
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         // What is held here to be handed out is left.
         let holds_some = self.slab(account).is_some_and(|slab| slab.held > 0);
@@ -358,6 +362,10 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
 
     fn slab(&self, account: &Account) -> Option<Shown> {
         self.shared.core.shown(account.id, clock::monotonic_ms())
+    }
+
+    fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
+        self.shared.ledger.longest_lifetime_seconds()
     }
 
     fn sweep(&self) -> usize {

@@ -5,9 +5,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::ledger::Account;
+use parking_lot::Mutex;
+
 use crate::ledger::owing::Owing;
 use crate::ledger::sample::{Sample, Watched};
+use crate::ledger::{Account, Schedule};
 use crate::limit::id::digest_id;
 
 /// "Not known" in the numbers below.
@@ -20,6 +22,11 @@ const RAISE_DOUBLINGS_MAX: u64 = 3;
 
 /// After so long without one the next dispute is the first.
 const DISPUTE_OVER_MS: u64 = 60_000;
+
+/// How old a schedule may be, in how many steps it is remembered, and how often it is read.
+const SCHEDULE_MS: u64 = 2_000;
+const SCHEDULE_STEPS: usize = 32;
+const SCHEDULE_ASK_MS: u64 = 500;
 
 #[derive(Debug)]
 pub struct Known {
@@ -43,6 +50,10 @@ struct Rare {
     /// When a transfer was last refused for lack of room.
     refused_at_ms: AtomicU64,
     watched: Watched,
+    /// When it gets back what it holds, as it was last read, and when that was. A plain mutex: it is only copied.
+    schedule: Mutex<Option<(Schedule, u64)>>,
+    /// When that was last asked for.
+    schedule_asked_at_ms: AtomicU64,
 }
 
 impl Default for Known {
@@ -170,6 +181,29 @@ impl Known {
         self.sample.end_sampling();
     }
 
+    pub(super) fn set_schedule(&self, schedule: Schedule, now_ms: u64) {
+        *self.rare().schedule.lock() = Some((schedule.coarse(SCHEDULE_STEPS), now_ms));
+    }
+
+    /// When it gets back what it holds, if that was read a moment ago.
+    pub(super) fn schedule(&self, now_ms: u64) -> Option<Schedule> {
+        let mut schedule = self.rare.get()?.schedule.lock();
+        let is_old = schedule.as_ref().is_some_and(|(_, at_ms)| now_ms > at_ms.saturating_add(SCHEDULE_MS));
+        if is_old {
+            *schedule = None;
+        }
+        schedule.as_ref().map(|(schedule, _)| schedule.clone())
+    }
+
+    /// Whether it is time to read it again; if so, nobody else hears the same.
+    pub(super) fn ask_for_schedule(&self, now_ms: u64) -> bool {
+        let due = |asked_ms: u64| {
+            let is_due = asked_ms == 0 || now_ms >= asked_ms.saturating_add(SCHEDULE_ASK_MS);
+            is_due.then_some(now_ms.max(1))
+        };
+        self.rare().schedule_asked_at_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+    }
+
     pub(super) fn set_refused(&self, now_ms: u64) {
         self.rare().refused_at_ms.store(now_ms, Ordering::Relaxed);
     }
@@ -234,5 +268,15 @@ mod tests {
         now_ms += DISPUTE_OVER_MS;
         known.dispute(now_ms);
         assert!(!known.is_disputed(now_ms + 2_000));
+    }
+
+    #[test]
+    fn a_schedule_is_read_again_after_a_while_and_believed_a_little_longer() {
+        let known = Known::default();
+        assert_eq!(known.schedule(100), None);
+        assert!(known.ask_for_schedule(100) && !known.ask_for_schedule(599) && known.ask_for_schedule(600));
+        known.set_schedule(Schedule { used: 7, ..Schedule::default() }, 700);
+        assert_eq!(known.schedule(2_700).map(|schedule| schedule.used), Some(7));
+        assert_eq!(known.schedule(2_701), None);
     }
 }

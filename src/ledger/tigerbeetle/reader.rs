@@ -27,8 +27,20 @@ use crate::limit::Overage;
 /// What somebody wants to know.
 #[derive(Debug)]
 pub(super) enum Read {
-    Balances { wants: Vec<Want>, reply: Reply<Vec<Balance>> },
-    Schedule { account: Arc<Account>, lifetime_seconds: NonZeroU32, reply: Reply<Schedule> },
+    Balances {
+        wants: Vec<Want>,
+        reply: Reply<Vec<Balance>>,
+    },
+    Schedule {
+        account: Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+        reply: Reply<Schedule>,
+    },
+    /// The same for nobody in particular: it is remembered with the account.
+    Remember {
+        account: Arc<Account>,
+        lifetime_seconds: NonZeroU32,
+    },
 }
 
 type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
@@ -97,6 +109,12 @@ impl Reader {
             }
             Read::Schedule { account, lifetime_seconds, reply } => {
                 drop(reply.send(self.schedule(&account, lifetime_seconds).await.map_err(lost)));
+            }
+            Read::Remember { account, lifetime_seconds } => {
+                match self.schedule(&account, lifetime_seconds).await {
+                    Ok(schedule) => account.known.set_schedule(schedule, clock::monotonic_ms()),
+                    Err(error) => tracing::debug!(%error, "could not read a schedule"),
+                }
             }
         }
     }

@@ -2,7 +2,6 @@
 //!
 //! Only reads what is known. The one thing it changes is the note of the first estimate.
 
-use super::super::forecast::Forecast;
 use super::super::place::{JobId, Need, PlaceState, PlaceStatus, QueueFull, TimedOut};
 use super::super::share::Share;
 use super::Places;
@@ -10,6 +9,7 @@ use super::kept::open_bytes_max;
 use crate::ledger::Account;
 use crate::limit::LimitSpec;
 use crate::retry::eta::{self, Stage};
+use crate::retry::forecast::Forecast;
 use crate::retry::policy::Queue as Policy;
 
 impl Places {
@@ -93,7 +93,7 @@ impl Places {
             capacity: spec.capacity,
             schedule: self.limits.get(account.id).and_then(|limit| limit.schedule.as_ref()),
             mean_hold_ms: account.hints.mean_hold_ms(),
-            queue_part: share.queue_part(account.id),
+            part: share.queue_part(account.id),
         }
     }
 }

@@ -18,6 +18,7 @@ fn need() -> Need {
         unit,
         description,
         origin,
+        metric: None,
     };
     Need { account: Arc::new(Account::new(LimitKey::new("held"))), spec: Arc::new(spec), amount: 1 }
 }

@@ -20,6 +20,11 @@ impl RetryPolicy {
         let r = &self.rolling;
         mistakes.curve("rolling", r.base_ms, r.max_ms, r.factor, r.jitter_ms);
         mistakes.range("rolling.window_fraction", r.window_fraction, 0.0..=1.0);
+        mistakes.range("rolling.informed_max_ms", r.informed_max_ms, 1..=WAIT_MS_MAX);
+        if r.informed {
+            let informed_max = ("informed_max_ms", r.informed_max_ms);
+            mistakes.ordered("rolling", ("base_ms", r.base_ms), informed_max);
+        }
         mistakes.range("decreasing_ms", self.decreasing_ms, 1..=WAIT_MS_MAX);
         mistakes.queue(&self.queue);
         mistakes.budget(&self.budget);
@@ -141,6 +146,21 @@ mod tests {
         assert_eq!(RetryPolicy::default().validate(), vec![]);
         let table = vec![row(60, 4), row(120, 10), row(300, 30), row(900, 60), row(None, 300)];
         assert_eq!(fields(|p| p.queue.elapsed = Some(table)), [""; 0]);
+    }
+
+    #[test]
+    fn the_longest_informed_hint_is_not_below_the_shortest() {
+        let change = |informed, informed_max_ms| {
+            fields(|p| {
+                (p.rolling.base_ms, p.rolling.informed) = (200, informed);
+                p.rolling.informed_max_ms = informed_max_ms;
+            })
+        };
+        assert_eq!(change(true, 200), [""; 0]);
+        assert_eq!(change(true, 199), ["rolling.base_ms"]);
+        assert_eq!(change(false, 199), [""; 0], "nobody asks for it");
+        assert_eq!(change(false, 0), ["rolling.informed_max_ms"]);
+        assert_eq!(change(false, WAIT_MS_MAX + 1), ["rolling.informed_max_ms"]);
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn damage_before_the_end_stops_the_start() {
     journal[1_000] ^= 1;
     fs::write(saved.path(JOURNAL), &journal).unwrap();
     assert_eq!(saved.loaded().unwrap_err(), (JOURNAL, "line 1 is damaged".to_owned()));
-    let broken = State::load(saved.dir.path()).unwrap_err().to_string();
+    let broken = State::load(Some(saved.dir.path())).unwrap_err().to_string();
     assert!(broken.contains("limits.journal: line 1 is damaged. It is left as it is."), "{broken}");
     assert_eq!(fs::read(saved.path(JOURNAL)).unwrap(), journal);
 }

@@ -73,6 +73,22 @@ pub enum Call {
     GiveBack(Number),
 }
 
+/// Something that a hub was asked.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub hub: usize,
+    pub chain: Vec<super::ledger::Transfer>,
+    /// Its first stream was lost: what exists under its name is its own.
+    pub is_second: bool,
+}
+
+/// A stream to a hub. Every time that it is lost its number changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stream {
+    pub number: u32,
+    pub is_lost: bool,
+}
+
 pub struct Instance {
     pub core: Core<usize, CountingBell>,
     pub ids: Requests<bool>,
@@ -87,6 +103,10 @@ pub struct Instance {
     pub calls: BTreeMap<u64, Call>,
     /// Reserves whose callers have left: the layer below gives them back when they land.
     pub left_behind: HashMap<u64, Vec<super::ledger::Transfer>>,
+    /// What was sent to which hub and is not answered.
+    pub sent: BTreeMap<u64, Sent>,
+    /// The streams to the hubs.
+    pub streams: Vec<Stream>,
     pub waiting: Vec<(Request, Listening)>,
     pub waiting_for_id: Vec<Request>,
     pub wakes_at_us: Option<u64>,
@@ -142,6 +162,8 @@ impl Instance {
             capacity: plan.limits.iter().map(|limit| limit.capacity).collect(),
             calls: BTreeMap::new(),
             left_behind: HashMap::new(),
+            sent: BTreeMap::new(),
+            streams: vec![Stream::default(); plan.hubs],
             waiting: Vec::new(),
             waiting_for_id: Vec::new(),
             wakes_at_us: None,

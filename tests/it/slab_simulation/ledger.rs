@@ -45,7 +45,11 @@ pub enum Outcome {
         at_us: u64,
         took: Vec<u64>,
     },
-    DoneBefore,
+    /// The same, of the first sending.
+    DoneBefore {
+        at_us: u64,
+        took: Vec<u64>,
+    },
     Refused {
         index: usize,
         code: Code,
@@ -66,6 +70,7 @@ enum State {
 struct Record {
     state: State,
     amount: u64,
+    made_us: u64,
     expires_us: u64,
 }
 
@@ -125,11 +130,11 @@ impl Ledger {
                     self.pending = before.1;
                     if matches!(code, Code::ExceedsCredits | Code::NotFound) {
                         let name = name_of(transfer);
-                        let burnt = Record { state: State::Burnt, amount: 0, expires_us: 0 };
+                        let burnt = Record { state: State::Burnt, amount: 0, made_us: 0, expires_us: 0 };
                         self.records.insert(name, burnt);
                     }
                     if code == Code::Exists && index == 0 {
-                        return Outcome::DoneBefore;
+                        return self.done_before(chain);
                     }
                     return Outcome::Refused { index, code };
                 }
@@ -169,7 +174,7 @@ impl Ledger {
                     return Err(Code::ExceedsCredits);
                 }
                 let expires_us = now_us + u64::from(seconds) * 1_000_000 + late_us;
-                let record = Record { state: State::Pending, amount, expires_us };
+                let record = Record { state: State::Pending, amount, made_us: now_us, expires_us };
                 written.push((name, None));
                 self.records.insert(name, record);
                 self.expiries.insert((expires_us, name), ());
@@ -190,10 +195,18 @@ impl Ledger {
                 self.records.insert(target, Record { state: State::Voided, ..record });
                 self.pending[limit] -= record.amount;
                 written.push((name, None));
-                self.records.insert(name, Record { state: State::Fact, amount: 0, expires_us: 0 });
+                self.records
+                    .insert(name, Record { state: State::Fact, amount: 0, made_us: now_us, expires_us: 0 });
                 Ok(None)
             }
         }
+    }
+
+    /// What a chain did whose first transfer exists.
+    fn done_before(&self, chain: &[Transfer]) -> Outcome {
+        let found = chain.iter().filter_map(|transfer| self.records.get(&name_of(transfer)));
+        let at_us = found.clone().map(|record| record.made_us).next().unwrap_or(0);
+        Outcome::DoneBefore { at_us, took: found.map(|record| record.amount).collect() }
     }
 
     fn restore(&mut self, name: Name, record: Option<Record>) {

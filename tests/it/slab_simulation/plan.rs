@@ -6,6 +6,8 @@
 pub struct Plan {
     pub seed: u64,
     pub instances: usize,
+    /// Between the instances and the ledger; none: they use it directly.
+    pub hubs: usize,
     pub limits: Vec<LimitPlan>,
     /// Microseconds one way, at most; drawn anew for every message.
     pub latency_us: u64,
@@ -83,6 +85,26 @@ pub enum Event {
         us: u64,
         extra_us: u64,
     },
+    /// A hub is killed, or started again.
+    HubCrash {
+        hub: usize,
+    },
+    HubStart {
+        hub: usize,
+    },
+    /// A hub stands still.
+    HubPause {
+        hub: usize,
+        us: u64,
+    },
+    /// Nothing passes between an instance and a hub, one way or both.
+    Cut {
+        instance: usize,
+        hub: usize,
+        us: u64,
+        to_hub: bool,
+        to_instance: bool,
+    },
     /// Limits that are idle are forgotten.
     Sweep {
         instance: usize,
@@ -111,8 +133,42 @@ impl Plan {
             }
         }
         events.sort_by_key(|(at_us, _)| *at_us);
-        Self { seed, instances, limits, latency_us, is_calm, end_us, events }
+        Self { seed, instances, hubs: 0, limits, latency_us, is_calm, end_us, events }
     }
+
+    /// The same with hubs between the instances and the ledger, and what may happen to those.
+    pub fn with_hubs(mut self) -> Self {
+        let mut rng = fastrand::Rng::with_seed(self.seed ^ HUBS);
+        self.hubs = rng.usize(1..=3);
+        self.is_calm = false;
+        for _ in 0..rng.usize(1..=8) {
+            draw_hub_fault(&mut rng, &mut self);
+        }
+        self.events.sort_by_key(|(at_us, _)| *at_us);
+        self
+    }
+}
+
+/// Sets what is drawn for hubs apart from the rest of a plan.
+const HUBS: u64 = 0x6875_6273;
+
+fn draw_hub_fault(rng: &mut fastrand::Rng, plan: &mut Plan) {
+    let at_us = rng.u64(0..plan.end_us);
+    let (hub, instance) = (rng.usize(0..plan.hubs), rng.usize(0..plan.instances));
+    let long_us = [20_000, 300_000, 1_200_000, 6_000_000][rng.usize(0..4)];
+    let us = rng.u64(long_us / 4..=long_us);
+    let event = match rng.u8(0..4) {
+        0 | 1 => {
+            plan.events.push((at_us + us, Event::HubStart { hub }));
+            Event::HubCrash { hub }
+        }
+        2 => Event::HubPause { hub, us },
+        3.. => {
+            let way = rng.u8(0..3);
+            Event::Cut { instance, hub, us, to_hub: way != 0, to_instance: way != 1 }
+        }
+    };
+    plan.events.push((at_us, event));
 }
 
 impl LimitPlan {

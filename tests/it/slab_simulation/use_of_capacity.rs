@@ -28,8 +28,16 @@ fn used(window_seconds: u32, capacity: u64, loads: &[f64], units_max: u64, seed:
     }
     events.sort_by_key(|(at_us, _)| *at_us);
     let limits = vec![LimitPlan { window_seconds, capacity, is_exact: false }];
-    let plan =
-        Plan { seed, instances: loads.len(), limits, latency_us: 1_500, is_calm: true, end_us, events };
+    let plan = Plan {
+        seed,
+        instances: loads.len(),
+        hubs: 0,
+        limits,
+        latency_us: 1_500,
+        is_calm: true,
+        end_us,
+        events,
+    };
     let mut world = World::new(&plan, false);
     // From the second window on: in the first one everything is free.
     world.tally.measured_from_us = window_us;

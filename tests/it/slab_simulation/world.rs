@@ -1,11 +1,13 @@
 //! The loop: takes the next event, lets the instance or the ledger act, and asks the oracles.
 
 mod answers;
+mod hubs;
 mod requests;
 
 use std::collections::BTreeMap;
 
 use self::answers::give_back_chain;
+use self::hubs::{Hub, Via};
 use super::instance::{Call, Instance, Request, limit_id};
 use super::ledger::{Ledger, Outcome, Transfer};
 use super::oracle::Oracle;
@@ -22,11 +24,57 @@ const LINES_MAX: usize = 400;
 
 enum Happening {
     Plan(Event),
-    Wake { instance: usize, epoch: u32 },
-    Deliver { instance: usize, epoch: u32, call: u64, chain: Vec<Transfer> },
-    Answer { instance: usize, epoch: u32, call: u64, outcome: Outcome },
-    TimeOut { instance: usize, epoch: u32, call: u64 },
-    WaitTooLong { instance: usize, epoch: u32 },
+    Wake {
+        instance: usize,
+        epoch: u32,
+    },
+    Deliver {
+        instance: usize,
+        epoch: u32,
+        call: u64,
+        chain: Vec<Transfer>,
+        via: Option<Via>,
+    },
+    /// A hub gets something to apply, or what became of it.
+    AtHub {
+        instance: usize,
+        epoch: u32,
+        call: u64,
+        via: Via,
+        what: AtHub,
+    },
+    /// An instance notices that a stream is lost, or has a new one.
+    StreamLost {
+        instance: usize,
+        epoch: u32,
+        hub: usize,
+        number: u32,
+    },
+    StreamBack {
+        instance: usize,
+        epoch: u32,
+        hub: usize,
+    },
+    Answer {
+        instance: usize,
+        epoch: u32,
+        call: u64,
+        outcome: Outcome,
+    },
+    TimeOut {
+        instance: usize,
+        epoch: u32,
+        call: u64,
+    },
+    WaitTooLong {
+        instance: usize,
+        epoch: u32,
+    },
+}
+
+enum AtHub {
+    Asked(Vec<Transfer>),
+    Done(Outcome),
 }
 
 pub struct World<'p> {
@@ -35,6 +83,7 @@ pub struct World<'p> {
     queue: BTreeMap<(u64, u64), Happening>,
     next: u64,
     instances: Vec<Instance>,
+    hubs: Vec<Hub>,
     ledger: Ledger,
     ledger_paused_until_us: u64,
     lossy: (u64, u32),
@@ -80,6 +129,7 @@ impl<'p> World<'p> {
             queue: queue.collect(),
             next: plan.events.len() as u64,
             instances: (0..plan.instances).map(|index| Instance::new(plan, index, 0)).collect(),
+            hubs: vec![Hub::default(); plan.hubs],
             ledger: Ledger::new(&capacity),
             ledger_paused_until_us: 0,
             lossy: (0, 0),
@@ -150,8 +200,9 @@ impl<'p> World<'p> {
                 ));
             }
         }
+        let is_reachable = self.plan.hubs == 0 || self.hubs.iter().any(|hub| hub.is_up);
         for (index, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.is_up) {
-            if !instance.core.is_settled() {
+            if is_reachable && !instance.core.is_settled() {
                 return Err(format!("instance {index} still holds slabs"));
             }
         }
@@ -180,10 +231,12 @@ impl<'p> World<'p> {
                 Some(index) => (index, self.instances[index].epoch),
                 None => return self.beyond_instances(happening),
             },
-            Happening::Deliver { .. } => return self.beyond_instances(happening),
+            Happening::Deliver { .. } | Happening::AtHub { .. } => return self.beyond_instances(happening),
             Happening::Wake { instance, epoch }
             | Happening::Answer { instance, epoch, .. }
             | Happening::TimeOut { instance, epoch, .. }
+            | Happening::StreamLost { instance, epoch, .. }
+            | Happening::StreamBack { instance, epoch, .. }
             | Happening::WaitTooLong { instance, epoch } => (*instance, *epoch),
         };
         let instance = &mut self.instances[index];
@@ -203,6 +256,8 @@ impl<'p> World<'p> {
             Happening::Wake { .. } => self.give_back(index),
             Happening::Answer { call, outcome, .. } => self.answered(index, call, outcome)?,
             Happening::TimeOut { call, .. } => self.timed_out(index, call),
+            Happening::StreamLost { hub, number, .. } => self.stream_lost(index, hub, number),
+            Happening::StreamBack { hub, .. } => self.stream_back(index, hub),
             Happening::WaitTooLong { .. } => {
                 let now_us = self.now_us;
                 let is_late = |request: &Request| now_us >= request.came_us + TIMEOUT_US;
@@ -215,7 +270,7 @@ impl<'p> World<'p> {
                 let after = instance.waiting.len() + instance.waiting_for_id.len();
                 self.tally.failed += (before - after) as u64;
             }
-            Happening::Deliver { .. } => {}
+            Happening::Deliver { .. } | Happening::AtHub { .. } => {}
         }
         self.go_on(index)
     }
@@ -310,16 +365,22 @@ impl<'p> World<'p> {
                 self.slow = (self.now_us + us, extra_us);
                 self.note(|| format!("messages take up to {extra_us} us longer for {us} us"));
             }
-            Happening::Deliver { instance, epoch, call, chain } => {
+            Happening::Plan(event) => self.hub_event(&event),
+            Happening::AtHub { instance, epoch, call, via, what } => {
+                self.at_hub(instance, epoch, call, via, what);
+            }
+            Happening::Deliver { instance, epoch, call, chain, via } => {
                 if self.ledger_paused_until_us > self.now_us {
                     let until_us = self.ledger_paused_until_us;
-                    self.at(until_us, Happening::Deliver { instance, epoch, call, chain });
+                    self.at(until_us, Happening::Deliver { instance, epoch, call, chain, via });
                     return Ok(());
                 }
                 let late_us = self.rng.u64(0..100_000);
                 let outcome = self.ledger.apply(&chain, self.now_us, late_us);
                 self.note(|| format!("ledger: call {call} of {instance}: {chain:?}: {outcome:?}"));
-                if let Some(back_us) = self.travel() {
+                if let Some(via) = via {
+                    self.back_to_hub(instance, epoch, call, via, outcome);
+                } else if let Some(back_us) = self.travel() {
                     self.at(back_us, Happening::Answer { instance, epoch, call, outcome });
                 }
             }
@@ -351,9 +412,10 @@ impl<'p> World<'p> {
             instance.left_behind.insert(number, chain.clone());
         }
         self.tally.asked_us[index].push(sent_us);
-        let arrives_us = self.travel().map(|at_us| at_us + (sent_us - self.now_us));
-        if let Some(at_us) = arrives_us {
-            self.at(at_us, Happening::Deliver { instance: index, epoch, call: number, chain });
+        if self.plan.hubs > 0 {
+            self.send_to_hub(index, number, chain, false, sent_us);
+        } else if let Some(at_us) = self.travel().map(|at_us| at_us + (sent_us - self.now_us)) {
+            self.at(at_us, Happening::Deliver { instance: index, epoch, call: number, chain, via: None });
         }
         self.at(sent_us + TIMEOUT_US, Happening::TimeOut { instance: index, epoch, call: number });
     }
@@ -385,6 +447,12 @@ fn who(event: &Event) -> Option<usize> {
         | Event::WallStep { instance, .. }
         | Event::Configure { instance, .. }
         | Event::Sweep { instance } => Some(*instance),
-        Event::LedgerPause { .. } | Event::Lossy { .. } | Event::Slow { .. } => None,
+        Event::LedgerPause { .. }
+        | Event::Lossy { .. }
+        | Event::Slow { .. }
+        | Event::HubCrash { .. }
+        | Event::HubStart { .. }
+        | Event::HubPause { .. }
+        | Event::Cut { .. } => None,
     }
 }

@@ -35,7 +35,7 @@ impl Core {
         let mut schedule = self.schedule_of(account, releases, now_ms);
         schedule.releases.sort_unstable();
         if !schedule.is_whole {
-            return crate::ledger::schedule::paid_in_ms(debt.owed, debt.capacity, window_ms);
+            return crate::retry::schedule::paid_in_ms(debt.owed, debt.capacity, window_ms);
         }
         Some(schedule.fits_at_ms(amount, debt.capacity, now_ms)?.saturating_sub(now_ms))
     }

@@ -12,6 +12,8 @@ impl World<'_> {
     pub(super) fn answered(&mut self, index: usize, number: u64, outcome: Outcome) -> Result<(), String> {
         let instance = &mut self.instances[index];
         let left_behind = instance.left_behind.remove(&number);
+        let is_second = instance.sent.remove(&number).is_some_and(|sent| sent.is_second);
+        let outcome = if is_second { of_first_sending(outcome) } else { outcome };
         let Some(call) = instance.calls.remove(&number) else {
             // Its caller has left: the layer below gives it back.
             if let (Some(chain), Outcome::Done { .. }) = (left_behind, outcome) {
@@ -22,7 +24,7 @@ impl World<'_> {
         match call {
             Call::GiveBack(back) => {
                 let landed = match outcome {
-                    Outcome::Done { .. } | Outcome::DoneBefore => Landed::Done,
+                    Outcome::Done { .. } | Outcome::DoneBefore { .. } => Landed::Done,
                     Outcome::Refused { code: Code::NotFound | Code::IdAlreadyFailed, .. } => {
                         return Err(format!("instance {index} gave back what was never there: {outcome:?}"));
                     }
@@ -39,7 +41,7 @@ impl World<'_> {
                     Outcome::Refused { code: Code::ExceedsCredits, .. } if !up_to => Took::Refused,
                     Outcome::Refused { code: Code::LimitDecreasing, .. } => Took::Nothing,
                     // Names are fresh, so an answer that says otherwise would be believed.
-                    Outcome::DoneBefore => Took::Units(left_behind.map_or(0, |chain| amount_of(&chain[0]))),
+                    Outcome::DoneBefore { took, .. } => Took::Units(took[0]),
                     Outcome::Refused { .. } => return Err(format!("a take was refused: {outcome:?}")),
                 };
                 let mut asks = Asks::new();
@@ -68,7 +70,7 @@ impl World<'_> {
                         self.tally.refused += 1;
                         self.end_id(index, &request, Some(false));
                     }
-                    Outcome::DoneBefore => return Err("two requests had one name".to_owned()),
+                    Outcome::DoneBefore { .. } => return Err("two requests had one name".to_owned()),
                 }
             }
         }
@@ -102,18 +104,24 @@ impl World<'_> {
             let epoch = self.instances[index].epoch;
             self.next += 1;
             let call = self.next;
-            if let Some(at_us) = self.travel() {
-                let chain = vec![Transfer { action: void, ..transfer }];
-                self.at(at_us, Happening::Deliver { instance: index, epoch, call, chain });
+            let chain = vec![Transfer { action: void, ..transfer }];
+            if self.plan.hubs > 0 {
+                self.send_to_hub(index, call, chain, false, self.now_us);
+            } else if let Some(at_us) = self.travel() {
+                self.at(at_us, Happening::Deliver { instance: index, epoch, call, chain, via: None });
             }
         }
     }
 }
 
-fn amount_of(transfer: &Transfer) -> u64 {
-    match transfer.action {
-        Action::Reserve { amount, .. } => amount,
-        Action::Void { .. } => 0,
+/// What exists under the name of a chain that was sent before, its first sending did.
+fn of_first_sending(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::DoneBefore { at_us, took } => Outcome::Done { at_us, took },
+        Outcome::Refused { index, code: Code::IdAlreadyFailed } => {
+            Outcome::Refused { index, code: Code::ExceedsCredits }
+        }
+        other => other,
     }
 }
 

@@ -28,6 +28,10 @@ impl World<'_> {
                 *instance = Instance::new(self.plan, index, instance.epoch + 1);
                 instance.capacity = capacity;
                 instance.clock.now_us = self.now_us;
+                // It finds out like anybody which hubs are there.
+                for hub in 0..self.plan.hubs {
+                    self.lose_stream(index, hub, self.now_us);
+                }
             }
             Event::Drain { .. } if instance.is_up => {
                 instance.is_draining = true;

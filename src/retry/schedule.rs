@@ -38,7 +38,7 @@ impl Schedule {
     }
 
     /// The same in at most so many steps. Where some are made one, all of it comes back at the end of them.
-    pub(super) fn coarse(mut self, steps_max: usize) -> Self {
+    pub(crate) fn coarse(mut self, steps_max: usize) -> Self {
         let size = self.releases.len().div_ceil(steps_max.max(1)).max(1);
         let one = |some: &[Release]| Release {
             at_ms: some.iter().map(|release| release.at_ms).max().unwrap_or(0),
@@ -50,7 +50,7 @@ impl Schedule {
 
     /// What is left for others if `owed` is paid first: whatever is free now or comes back is taken for another window,
     /// until all is paid. What is free at that moment comes back then.
-    pub(super) fn after_debt(self, owed: u64, capacity: u64, window_ms: u64, now_ms: u64) -> Self {
+    pub(crate) fn after_debt(self, owed: u64, capacity: u64, window_ms: u64, now_ms: u64) -> Self {
         if owed == 0 || !self.is_whole {
             return self;
         }
@@ -83,7 +83,7 @@ impl Schedule {
 
 /// In how long a debt is paid, if nothing is known of what the limit holds: a whole capacity in every window. `None` if
 /// nothing can ever be paid.
-pub(super) fn paid_in_ms(owed: u64, capacity: u64, window_ms: u64) -> Option<u64> {
+pub(crate) fn paid_in_ms(owed: u64, capacity: u64, window_ms: u64) -> Option<u64> {
     let ms = (u128::from(owed) * u128::from(window_ms)).checked_div(u128::from(capacity))?;
     Some(u64::try_from(ms).unwrap_or(u64::MAX))
 }
