@@ -7,6 +7,7 @@ mod log;
 mod per_limit;
 mod port;
 mod ratelimit;
+mod slabs;
 mod tls;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
 pub use self::ratelimit::MetricName;
 pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
+pub use self::slabs::{SlabAnswers, SlabUnits};
 use self::tls::TlsMetrics;
 
 /// The counters of one domain, looked up once per reload instead of once per request.
@@ -93,22 +95,6 @@ impl std::iter::Sum for Decided {
             sum
         })
     }
-}
-
-/// Requests of limits that may have slabs, by who answered.
-#[derive(Debug, Clone, Default)]
-pub struct SlabAnswers {
-    pub slab: Counter,
-    pub ledger: Counter,
-    pub full: Counter,
-}
-
-/// Units of slabs: taken = handed_out + given_back + what is held.
-#[derive(Debug, Clone, Default)]
-pub struct SlabUnits {
-    pub taken: Counter,
-    pub handed_out: Counter,
-    pub given_back: Counter,
 }
 
 /// Every metric, and the registry that prints them.
@@ -309,11 +295,7 @@ impl Metrics {
             "Chains that sidecars have sent to this hub",
             self.hub_chains.clone(),
         );
-        r.register(
-            "sluice_slab_panics",
-            "Times that taking a slab or giving it back ended in a panic, which is a mistake in Sluice",
-            self.slab_panics.clone(),
-        );
+        r.register("sluice_slab_panics", "Panics in taking or giving back slabs", self.slab_panics.clone());
         r.register(
             "sluice_retry_budget_ratio",
             "Admitted retries per original",

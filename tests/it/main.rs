@@ -42,6 +42,7 @@ mod overage;
 mod ports;
 mod hints;
 mod informed;
+#[cfg(feature = "tigerbeetle")]
 mod informed_app;
 mod matching;
 mod tls;

@@ -54,7 +54,8 @@ async fn the_new_ledger_is_safe_after_the_longest_lifetime_of_any_limit() {
     assert_eq!(app.send("DELETE", "/v1/limits/long", "").await.status, 204);
     assert_eq!(ledgers(&app).await, shown);
     // A limit that a request brings along counts once it was asked for, as do those of a hub's sidecars.
-    let a_day = json!({"entries": [{"key": "a", "value": "x"}], "limit": {"requestsPerUnit": 5, "unit": "DAY"}});
+    let a_day =
+        json!({"entries": [{"key": "a", "value": "x"}], "limit": {"requestsPerUnit": 5, "unit": "DAY"}});
     let asked = app.post("/json", &json!({"domain": "d", "descriptors": [a_day]}).to_string()).await;
     assert_eq!(asked.status, 200, "{asked:?}");
     assert_eq!(ledgers(&app).await[1].1 - began, 86_400_000);
