@@ -127,7 +127,7 @@ impl<A: Tallied> Activity<A> {
             if counts.denied == 0 || (denied.len() >= DENIED_MAX && !denied.contains_key(&key)) {
                 continue;
             }
-            let last = limit.tally().last_denial();
+            let last = limit.tally().last_denial(now_ms);
             let event = Denied {
                 time_unix_ms: last.at_ms,
                 domain,

@@ -1,6 +1,7 @@
 //! Logs and metrics: how they are set up, and the counters that more than one module touches.
 
 mod bounded;
+mod domain;
 mod histogram;
 mod label;
 mod log;
@@ -18,6 +19,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::Registry;
 
+pub(crate) use self::domain::Decided;
+pub use self::domain::DomainCounters;
 pub(crate) use self::histogram::Histogram;
 pub use self::label::Reason;
 use self::label::{DecisionLabels, DomainLabel, EventLabel, FromLabel, KindLabel, ResultLabel, RuleLabel};
@@ -30,72 +33,6 @@ pub use self::ratelimit::MetricName;
 pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
 pub use self::slabs::{SlabAnswers, SlabUnits};
 use self::tls::TlsMetrics;
-
-/// The counters of one domain, looked up once per reload instead of once per request.
-#[derive(Debug)]
-pub struct DomainCounters {
-    allowed: Counter,
-    allowed_unasked: Counter,
-    /// In the order of [`Reason::ALL`], without the first, which is no denial.
-    denied: [Counter; Reason::COUNT - 1],
-    unmatched: Counter,
-    unreported: Counter,
-}
-
-impl DomainCounters {
-    pub(crate) fn allowed(&self, reason: Reason) {
-        if reason == Reason::Allowed {
-            self.allowed.inc()
-        } else {
-            self.allowed_unasked.inc()
-        };
-    }
-
-    pub(crate) fn denied(&self, reason: Reason) {
-        let place = (reason as usize).checked_sub(1).expect("a denial must have a reason");
-        self.denied[place].inc();
-    }
-
-    /// How often each was counted.
-    pub(crate) fn decided(&self) -> Decided {
-        let denied = self.denied.each_ref().map(Counter::get);
-        Decided { allowed: self.allowed.get() + self.allowed_unasked.get(), denied }
-    }
-
-    /// No limit applies to a request.
-    pub fn unmatched(&self) {
-        self.unmatched.inc();
-    }
-
-    /// A lease was completed without a word on what was used.
-    pub fn unreported(&self) {
-        self.unreported.inc();
-    }
-}
-
-/// How requests were answered, since the start.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Decided {
-    pub(crate) allowed: u64,
-    denied: [u64; Reason::COUNT - 1],
-}
-
-impl Decided {
-    /// Denials, by why.
-    pub(crate) fn denied(&self) -> impl Iterator<Item = (Reason, u64)> {
-        Reason::ALL.into_iter().skip(1).zip(self.denied)
-    }
-}
-
-impl std::iter::Sum for Decided {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |mut sum, one| {
-            sum.allowed += one.allowed;
-            sum.denied.iter_mut().zip(one.denied).for_each(|(sum, one)| *sum += one);
-            sum
-        })
-    }
-}
 
 /// Every metric, and the registry that prints them.
 #[derive(Debug)]

@@ -1,23 +1,24 @@
-//! What was decided about one limit since somebody last looked. Kept beside its account.
+//! What was decided about one limit since somebody last looked. Kept beside its account, so it is small.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::telemetry::Reason;
 
 /// Counts of one limit. Threads add to it; one takes all of it.
 ///
-/// Everything is `SeqCst`, so that nothing is left behind: who adds and then sees that the limit is listed adds before the one
-/// who takes, because that one unlists it first and takes the counts afterwards.
+/// Everything that is counted is `SeqCst`, so that nothing is left behind: who adds and then sees that the limit is listed adds
+/// before the one who takes, because that one unlists it first and takes the other counts afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
+    /// With the highest bit, [`LISTED`], when the limit waits to be gathered.
     admitted: AtomicU32,
     denied: AtomicU32,
     used: AtomicU64,
-    last_denied_ms: AtomicU64,
-    /// Reason in the lowest bits, the hint above.
+    /// See [`LastDenial::packed`].
     last_denial: AtomicU64,
-    is_listed: AtomicBool,
 }
+
+const LISTED: u32 = 1 << 31;
 
 /// What was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,49 +36,79 @@ pub(crate) struct LastDenial {
     pub(crate) retry_after_ms: Option<u64>,
 }
 
-const REASON_BITS: u32 = 8;
-/// No hint.
-const NEVER: u64 = u64::MAX >> REASON_BITS;
+const REASON_BITS: u32 = 4;
+const HINT_BITS: u32 = 28;
+/// No hint. The longest is a little less: three days.
+const NEVER: u64 = (1 << HINT_BITS) - 1;
+
+impl LastDenial {
+    /// The time in the highest 32 bits, which is enough for what is looked at within 49 days; then the hint, then the reason.
+    fn packed(self) -> u64 {
+        let hint = self.retry_after_ms.map_or(NEVER, |ms| ms.min(NEVER - 1));
+        (self.at_ms << (REASON_BITS + HINT_BITS)) | (hint << REASON_BITS) | self.reason as u64
+    }
+
+    fn unpacked(word: u64, now_ms: u64) -> Self {
+        let hint = (word >> REASON_BITS) & NEVER;
+        let place = usize::try_from(word & ((1 << REASON_BITS) - 1)).unwrap_or(0);
+        let low = word >> (REASON_BITS + HINT_BITS);
+        let ago = (now_ms & u64::from(u32::MAX)).wrapping_sub(low) & u64::from(u32::MAX);
+        LastDenial {
+            at_ms: now_ms.saturating_sub(ago),
+            reason: Reason::ALL.get(place).copied().unwrap_or(Reason::OverLimit),
+            retry_after_ms: (hint != NEVER).then_some(hint),
+        }
+    }
+}
 
 impl Tally {
     /// Whether the limit has to be listed now.
     pub(super) fn admit(&self, amount: u64) -> bool {
-        self.admitted.fetch_add(1, Ordering::SeqCst);
         self.used.fetch_add(amount, Ordering::SeqCst);
-        self.must_be_listed()
+        let before = self.admitted.fetch_add(1, Ordering::SeqCst);
+        before & LISTED == 0 && self.list()
     }
 
     /// The same.
     pub(super) fn deny(&self, last: LastDenial) -> bool {
-        let hint = last.retry_after_ms.map_or(NEVER, |ms| ms.min(NEVER - 1));
-        self.last_denied_ms.store(last.at_ms, Ordering::Relaxed);
-        self.last_denial.store((hint << REASON_BITS) | last.reason as u64, Ordering::Relaxed);
+        self.last_denial.store(last.packed(), Ordering::Relaxed);
         self.denied.fetch_add(1, Ordering::SeqCst);
-        self.must_be_listed()
+        self.admitted.load(Ordering::SeqCst) & LISTED == 0 && self.list()
     }
 
-    fn must_be_listed(&self) -> bool {
-        !self.is_listed.load(Ordering::SeqCst) && !self.is_listed.swap(true, Ordering::SeqCst)
+    /// True for one of those who try.
+    fn list(&self) -> bool {
+        self.admitted.fetch_or(LISTED, Ordering::SeqCst) & LISTED == 0
     }
 
     /// All that was counted. Call for a limit that is listed, which it is not any more then.
     pub(super) fn take(&self) -> Counts {
-        self.is_listed.store(false, Ordering::SeqCst);
         Counts {
-            admitted: u64::from(self.admitted.swap(0, Ordering::SeqCst)),
+            admitted: u64::from(self.admitted.swap(0, Ordering::SeqCst) & !LISTED),
             denied: u64::from(self.denied.swap(0, Ordering::SeqCst)),
             used: self.used.swap(0, Ordering::SeqCst),
         }
     }
 
-    pub(super) fn last_denial(&self) -> LastDenial {
-        let word = self.last_denial.load(Ordering::Relaxed);
-        let hint = word >> REASON_BITS;
-        let place = usize::try_from(word & ((1 << REASON_BITS) - 1)).unwrap_or(0);
-        LastDenial {
-            at_ms: self.last_denied_ms.load(Ordering::Relaxed),
-            reason: Reason::ALL.get(place).copied().unwrap_or(Reason::OverLimit),
-            retry_after_ms: (hint != NEVER).then_some(hint),
+    pub(super) fn last_denial(&self, now_ms: u64) -> LastDenial {
+        LastDenial::unpacked(self.last_denial.load(Ordering::Relaxed), now_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_is_remembered_in_one_word() {
+        for (at_ms, retry_after_ms) in
+            [(0, None), (5_000_000_000, Some(60_000)), (u64::from(u32::MAX), Some(0))]
+        {
+            for reason in Reason::ALL {
+                let last = LastDenial { at_ms, reason, retry_after_ms };
+                assert_eq!(LastDenial::unpacked(last.packed(), at_ms), last);
+                assert_eq!(LastDenial::unpacked(last.packed(), at_ms + 86_400_000), last);
+            }
         }
     }
 }

@@ -31,10 +31,8 @@ pub struct Account {
     pub(crate) tally: Tally,
     pub(super) decrease: Decrease,
     pub(super) known: OnFirstUse<Known>,
-    /// The same of a ledger behind hubs.
-    pub(super) behind_hub: OnFirstUse<hub::Known>,
-    /// The same limit in the ledger that replaces this one's.
-    twin: OnceLock<Arc<Account>>,
+    /// What few accounts need.
+    rare: OnFirstUse<Rare>,
 }
 
 impl Account {
@@ -51,21 +49,33 @@ impl Account {
             tally: Tally::default(),
             decrease: Decrease::default(),
             known: OnFirstUse::default(),
-            behind_hub: OnFirstUse::default(),
-            twin: OnceLock::new(),
+            rare: OnFirstUse::default(),
         }
     }
 
     /// The same limit in the ledger that replaces this one's, which knows other things of it.
     pub(super) fn twin(&self) -> Arc<Account> {
-        Arc::clone(self.twin.get_or_init(|| Arc::new(Self::with_id(self.key.clone(), self.id))))
+        Arc::clone(self.rare.twin.get_or_init(|| Arc::new(Self::with_id(self.key.clone(), self.id))))
+    }
+
+    /// What is known of the account of a ledger behind hubs.
+    pub(super) fn behind_hub(&self) -> &hub::Known {
+        &self.rare.behind_hub
     }
 
     /// Since when a ledger has been waiting for room to lower its capacity, if one is.
     pub(crate) fn decreasing_since_ms(&self) -> Option<u64> {
-        let of_twin = || self.twin.get().and_then(|twin| twin.decrease.since_ms());
+        let of_twin = || self.rare.0.get()?.twin.get()?.decrease.since_ms();
         self.decrease.since_ms().or_else(of_twin)
     }
+}
+
+/// What a ledger behind hubs needs, and one that is being replaced.
+#[derive(Debug, Default)]
+struct Rare {
+    behind_hub: hub::Known,
+    /// The same limit in the ledger that replaces this one's.
+    twin: OnceLock<Arc<Account>>,
 }
 
 impl Tallied for Account {

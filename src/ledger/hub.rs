@@ -172,7 +172,7 @@ impl Ledger for Hub {
             let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
             let want = self.shared.touch_hold(account, hold);
             match outcome.verdict {
-                Verdict::Done => account.behind_hub.sample.spend(hold.amount),
+                Verdict::Done => account.behind_hub().sample.spend(hold.amount),
                 Verdict::Refused(refusal)
                     if refusal.code == RefusalCode::LimitDecreasing && refusal.index == index =>
                 {
@@ -196,7 +196,7 @@ impl Ledger for Hub {
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {
         let lifetime_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
-        account.behind_hub.sample.available(spec.capacity, lifetime_ms, clock::monotonic_ms())
+        account.behind_hub().sample.available(spec.capacity, lifetime_ms, clock::monotonic_ms())
     }
 
     fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64> {
@@ -205,14 +205,14 @@ impl Ledger for Hub {
     }
 
     fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
-        let is_above = || account.behind_hub.capacity().is_none_or(|capacity| capacity > spec.capacity);
+        let is_above = || account.behind_hub().capacity().is_none_or(|capacity| capacity > spec.capacity);
         account.decrease.since_ms().is_some() && is_above()
     }
 
     async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
         let balances = self.about_wants(&wants, Ask::Provision, COMPLETION_TIMEOUT).await?;
         for (want, balance) in wants.into_iter().zip(balances) {
-            want.account.behind_hub.set_capacity(balance.capacity);
+            want.account.behind_hub().set_capacity(balance.capacity);
             if balance.capacity > want.capacity {
                 want.account.decrease.begin(clock::monotonic_ms());
                 self.shared.lowering.begin(want);
@@ -233,7 +233,7 @@ impl Ledger for Hub {
         lifetime_seconds: NonZeroU32,
     ) -> Result<Schedule, LedgerError> {
         let (account, overage) = (Arc::clone(account), Overage::Deny);
-        let capacity = account.behind_hub.capacity().unwrap_or(0);
+        let capacity = account.behind_hub().capacity().unwrap_or(0);
         let id = account.id;
         let want = wire::want(&Want { account, capacity, overage, lifetime_seconds });
         let within = self.shared.options.timeout.max(READ_TIMEOUT);
@@ -246,24 +246,24 @@ impl Ledger for Hub {
 
     fn is_used_up(&self, account: &Arc<Account>, spec: &LimitSpec) -> bool {
         let now_ms = clock::monotonic_ms();
-        account.behind_hub.watched.note(now_ms);
+        account.behind_hub().watched.note(now_ms);
         self.shared.touch(account, spec);
-        account.behind_hub.sample.is_zero(now_ms)
+        account.behind_hub().sample.is_zero(now_ms)
     }
 
     fn owed(&self, account: &Arc<Account>, spec: &LimitSpec) -> u64 {
         if spec.overage != Overage::Repay {
             return 0;
         }
-        account.behind_hub.owing.meet(Some(spec.kind.lifetime_seconds()));
+        account.behind_hub().owing.meet(Some(spec.kind.lifetime_seconds()));
         self.shared.touch(account, spec);
-        account.behind_hub.owing.owed().unwrap_or(0)
+        account.behind_hub().owing.owed().unwrap_or(0)
     }
 
     fn repaid_in_ms(&self, account: &Account, spec: &LimitSpec, amount: u64) -> Option<u64> {
         let now_ms = clock::monotonic_ms();
         let window_ms = u64::from(spec.kind.lifetime_seconds().get()) * 1000;
-        let known = &account.behind_hub;
+        let known = account.behind_hub();
         let paid_in_ms = || paid_in_ms(known.owing.owed().unwrap_or(0), spec.capacity, window_ms);
         known.fits_at_ms(amount).map(|at_ms| at_ms.saturating_sub(now_ms)).or_else(paid_in_ms)
     }
@@ -272,7 +272,7 @@ impl Ledger for Hub {
         let message = wire::want(&want);
         let what = || Ask::Forgive(message.clone());
         self.ask(want.account.id, what, None, COMPLETION_TIMEOUT).await?.expect()?;
-        want.account.behind_hub.owing.set(0, clock::monotonic_ms());
+        want.account.behind_hub().owing.set(0, clock::monotonic_ms());
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl Lowering {
     /// A limit was seen to have this balance: what is to be told of it.
     pub(super) fn saw(&self, want: &Want, balance: &Balance) -> Option<CapacityEvent> {
         let key = want.account.key.clone();
-        want.account.behind_hub.set_capacity(balance.capacity);
+        want.account.behind_hub().set_capacity(balance.capacity);
         let mut all = self.all.lock();
         let lowered =
             all.get_mut(&want.account.id).filter(|it| Arc::ptr_eq(&it.want.account, &want.account))?;

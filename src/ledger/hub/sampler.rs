@@ -38,7 +38,7 @@ struct Touched(Vec<Want>);
 
 impl Drop for Touched {
     fn drop(&mut self) {
-        self.0.iter().for_each(|want| want.account.behind_hub.sample.end_sampling());
+        self.0.iter().for_each(|want| want.account.behind_hub().sample.end_sampling());
     }
 }
 
@@ -72,7 +72,7 @@ async fn sample_part(hub: &Hub, part: &[Want]) -> Vec<Want> {
     let now_ms = clock::monotonic_ms();
     let mut again = Vec::new();
     for (want, sample) in part.iter().zip(samples) {
-        let known = &want.account.behind_hub;
+        let known = want.account.behind_hub();
         sample.available.inspect(|available| known.sample.set(*available, now_ms));
         if want.overage == Overage::Repay {
             known.owing.read(sample.owed, asked_at_ms);

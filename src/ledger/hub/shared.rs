@@ -179,8 +179,8 @@ impl Shared {
 
     /// An account is to be looked at in the next round.
     pub(super) fn touch(&self, account: &Arc<Account>, spec: &LimitSpec) {
-        account.behind_hub.want(spec.capacity);
-        if account.behind_hub.sample.start_sampling() {
+        account.behind_hub().want(spec.capacity);
+        if account.behind_hub().sample.start_sampling() {
             let (capacity, overage) = (spec.capacity, spec.overage);
             let lifetime_seconds = spec.kind.lifetime_seconds();
             self.add(Want { account: Arc::clone(account), capacity, overage, lifetime_seconds });
@@ -191,13 +191,13 @@ impl Shared {
     pub(super) fn touch_hold(&self, account: &Arc<Account>, hold: &Hold) -> Want {
         let Hold { capacity, overage, lifetime_seconds, .. } = *hold;
         let want = Want { account: Arc::clone(account), capacity, overage, lifetime_seconds };
-        account.behind_hub.want(capacity);
+        account.behind_hub().want(capacity);
         self.touch_want(&want);
         want
     }
 
     pub(super) fn touch_want(&self, want: &Want) {
-        if want.account.behind_hub.sample.start_sampling() {
+        if want.account.behind_hub().sample.start_sampling() {
             self.add(want.clone());
         }
     }
@@ -207,7 +207,7 @@ impl Shared {
         if touched.len() < TOUCHED_MAX {
             touched.push(want);
         } else {
-            want.account.behind_hub.sample.end_sampling();
+            want.account.behind_hub().sample.end_sampling();
         }
     }
 
@@ -215,7 +215,7 @@ impl Shared {
     /// be the latest one.
     pub(super) fn take_touched(&self) -> Vec<Want> {
         let mut touched = std::mem::take(&mut *self.touched.lock());
-        touched.iter_mut().for_each(|want| want.capacity = want.account.behind_hub.wanted());
+        touched.iter_mut().for_each(|want| want.capacity = want.account.behind_hub().wanted());
         touched
     }
 
@@ -224,7 +224,7 @@ impl Shared {
         let now_ms = clock::monotonic_ms();
         let refused = outcome.refusal.as_ref();
         for (index, Transfer { account, action }) in chain.transfers.iter().enumerate() {
-            let known = &account.behind_hub;
+            let known = account.behind_hub();
             match (action, refused) {
                 (Action::Debt(hold), None) if hold.overage == Overage::Repay => {
                     known.owing.meet(Some(hold.lifetime_seconds));

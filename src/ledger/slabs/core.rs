@@ -4,6 +4,8 @@
 //! A limit's slabs are behind the lock of its shard, which is held for one step of one limit. What is to be given back is
 //! behind a lock of its own, which a request takes only when a slab begins or ends.
 
+mod aside;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,9 +13,11 @@ use ahash::AHashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use self::aside::Held;
+pub use self::aside::{Aside, Settled};
 use super::limit::{Ask, Counts, Limit, Outside, Parts, Reply, Rules, Shown, Todo, Took};
 use super::returns::{GiveBack, Landed, Number, Returns, WAITING_MAX};
-use crate::limit::{BitSet, LimitId};
+use crate::limit::LimitId;
 use crate::telemetry::SlabUnits;
 
 const SHARDS: usize = 64;
@@ -57,41 +61,6 @@ pub enum Decision<W> {
     /// The ledger must be asked for the rests, in one chain with whatever else the request needs. What became of it must
     /// be told to [`Core::settle`].
     Ledger(Aside),
-}
-
-/// What was set aside for one request, by need.
-#[derive(Debug, Default)]
-#[must_use]
-pub struct Aside {
-    needs: SmallVec<[Held; 4]>,
-}
-
-#[derive(Debug)]
-struct Held {
-    limit: LimitId,
-    parts: Parts,
-    rest: u64,
-    /// There was no place for the limit, so nothing of it is kept.
-    is_unknown: bool,
-}
-
-impl Aside {
-    /// What the ledger must be asked for, by need; 0 if nothing.
-    pub fn rests(&self) -> impl Iterator<Item = u64> {
-        self.needs.iter().map(|held| held.rest)
-    }
-}
-
-/// What became of the chain that was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
-    Admitted,
-    /// The ledger had no room for these needs; none of them if it was something else of the chain.
-    Refused {
-        needs: BitSet,
-    },
-    /// No answer, or the caller left: whatever the ledger took is given back by the layer below.
-    Failed,
 }
 
 /// Slabs to be asked for; what is told of it goes to [`Core::took`].
