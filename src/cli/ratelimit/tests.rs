@@ -87,7 +87,7 @@ fn what_can_t_be_understood_names_its_variable() {
         ("GRPC_MAX_CONNECTION_AGE", "0s", "must be a time, as in 24h or 30m, not `0s`"),
         ("NEAR_LIMIT_RATIO", "80", "must be a number from 0 to 1, not `80`"),
         ("GRPC_SERVER_USE_TLS", "true", "is needed for TLS: the path of a file"),
-        ("SLUICE_LEDGER", "redis", "must be memory, or tigerbeetle:"),
+        ("SLUICE_LEDGER", "redis", "must be memory, tigerbeetle:"),
     ] {
         let refused = settings(&[(variable, value)]).unwrap_err();
         let variable = if variable == "GRPC_SERVER_USE_TLS" { "GRPC_SERVER_TLS_CERT" } else { variable };
