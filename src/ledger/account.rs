@@ -29,10 +29,7 @@ pub struct Account {
     pub hints: Hints,
     /// What was decided about it, for those who look.
     pub(crate) tally: Tally,
-    pub(super) decrease: Decrease,
-    pub(super) known: OnFirstUse<Known>,
-    /// What few accounts need.
-    rare: OnFirstUse<Rare>,
+    pub(super) known: OnFirstUse<Remote>,
 }
 
 impl Account {
@@ -42,40 +39,43 @@ impl Account {
     }
 
     fn with_id(key: LimitKey, id: LimitId) -> Self {
-        Self {
-            key,
-            id,
-            hints: Hints::default(),
-            tally: Tally::default(),
-            decrease: Decrease::default(),
-            known: OnFirstUse::default(),
-            rare: OnFirstUse::default(),
-        }
+        Self { key, id, hints: Hints::default(), tally: Tally::default(), known: OnFirstUse::default() }
     }
 
     /// The same limit in the ledger that replaces this one's, which knows other things of it.
     pub(super) fn twin(&self) -> Arc<Account> {
-        Arc::clone(self.rare.twin.get_or_init(|| Arc::new(Self::with_id(self.key.clone(), self.id))))
+        Arc::clone(self.known.twin.get_or_init(|| Arc::new(Self::with_id(self.key.clone(), self.id))))
     }
 
     /// What is known of the account of a ledger behind hubs.
     pub(super) fn behind_hub(&self) -> &hub::Known {
-        &self.rare.behind_hub
+        &self.known.behind_hub
     }
 
     /// Since when a ledger has been waiting for room to lower its capacity, if one is.
     pub(crate) fn decreasing_since_ms(&self) -> Option<u64> {
-        let of_twin = || self.rare.0.get()?.twin.get()?.decrease.since_ms();
-        self.decrease.since_ms().or_else(of_twin)
+        let known = self.known.0.get()?;
+        let of_twin = || known.twin.get()?.known.0.get()?.decrease.since_ms();
+        known.decrease.since_ms().or_else(of_twin)
     }
 }
 
-/// What a ledger behind hubs needs, and one that is being replaced.
+/// What an embedded ledger mostly has no need of: the most of it is what TigerBeetle knows.
 #[derive(Debug, Default)]
-struct Rare {
+pub(super) struct Remote {
+    tigerbeetle: Known,
     behind_hub: hub::Known,
+    pub(super) decrease: Decrease,
     /// The same limit in the ledger that replaces this one's.
     twin: OnceLock<Arc<Account>>,
+}
+
+impl Deref for Remote {
+    type Target = Known;
+
+    fn deref(&self) -> &Known {
+        &self.tigerbeetle
+    }
 }
 
 impl Tallied for Account {
@@ -131,10 +131,11 @@ impl Decrease {
                     matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_))
                 };
                 let reserves = chain.transfers.iter().filter(is_reserve);
-                reserves.for_each(|transfer| transfer.account.decrease.end());
+                let known = reserves.filter_map(|transfer| transfer.account.known.0.get());
+                known.for_each(|known| known.decrease.end());
             }
             Verdict::Refused(Refusal { index, code: RefusalCode::LimitDecreasing, .. }) => {
-                chain.transfers[index].account.decrease.begin(now_ms);
+                chain.transfers[index].account.known.decrease.begin(now_ms);
             }
             Verdict::Refused(_) | Verdict::NotAsked => {}
         }

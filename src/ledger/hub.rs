@@ -206,7 +206,7 @@ impl Ledger for Hub {
 
     fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
         let is_above = || account.behind_hub().capacity().is_none_or(|capacity| capacity > spec.capacity);
-        account.decrease.since_ms().is_some() && is_above()
+        account.known.decrease.since_ms().is_some() && is_above()
     }
 
     async fn provision(&self, wants: Vec<Want>) -> Result<(), LedgerError> {
@@ -214,10 +214,10 @@ impl Ledger for Hub {
         for (want, balance) in wants.into_iter().zip(balances) {
             want.account.behind_hub().set_capacity(balance.capacity);
             if balance.capacity > want.capacity {
-                want.account.decrease.begin(clock::monotonic_ms());
+                want.account.known.decrease.begin(clock::monotonic_ms());
                 self.shared.lowering.begin(want);
             } else {
-                want.account.decrease.end();
+                want.account.known.decrease.end();
             }
         }
         Ok(())

@@ -98,7 +98,7 @@ impl Ledger for Memory {
     fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
         let is_decreasing = self.balance(account, spec.capacity).capacity > spec.capacity;
         if is_decreasing {
-            account.decrease.begin(clock::monotonic_ms());
+            account.known.decrease.begin(clock::monotonic_ms());
         }
         is_decreasing
     }

@@ -231,7 +231,7 @@ impl Ledger for TigerBeetle {
 
     fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool {
         let is_above = || account.known.funded().is_some_and(|funded| funded > spec.capacity);
-        account.decrease.since_ms().is_some() && is_above()
+        account.known.decrease.since_ms().is_some() && is_above()
     }
 
     async fn provision(&self, mut wants: Vec<Want>) -> Result<(), LedgerError> {
@@ -331,7 +331,7 @@ fn is_provisioned(want: &Want) -> bool {
         Overage::Repay => known.has_debt_account() && known.owing().owed().is_some(),
     };
     // One that is being lowered to something else must hear of it.
-    let is_settled = want.account.decrease.since_ms().is_none();
+    let is_settled = want.account.known.decrease.since_ms().is_none();
     known.funded() == Some(want.capacity) && is_settled && has_debt_account
 }
 

@@ -32,10 +32,7 @@ async fn five_are_served_and_the_sixth_hears_when_to_come_back() {
         assert_eq!(denied.header("x-sluice-limit"), "demo:path=/hello:minute");
         assert_eq!(denied.header("x-sluice-reason"), "over_limit");
         let hint_ms: u64 = denied.header("retry-after-ms").parse().unwrap();
-        assert!(
-            (5000..=5050).contains(&hint_ms),
-            "a tenth of the window, at most max_ms, and jitter: {hint_ms}"
-        );
+        assert!((50_000..=60_000).contains(&hint_ms), "until the first come back: {hint_ms}");
         assert_eq!(denied.header("retry-after"), hint_ms.div_ceil(1000).to_string());
         assert_eq!(denied.header("x-ratelimit-remaining"), "0");
         assert_eq!(denied.header("x-ratelimit-reset"), (hint_ms / 1000).to_string());

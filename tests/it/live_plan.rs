@@ -149,7 +149,7 @@ async fn a_plan_needs_a_server_and_its_token() {
     let url = format!("http://{}", app.app.admin);
     for (against, token, said) in [
         (url.clone(), "", "needs the admin token: set SLUICE_ADMIN_TOKEN"),
-        (url.clone(), "wrong", "needs the admin token: set SLUICE_ADMIN_TOKEN"),
+        (url.clone(), "wrong", "needs the admin token, and SLUICE_ADMIN_TOKEN is another"),
         ("https://127.0.0.1:1".to_owned(), "", "needs --ca, the authority of its certificate"),
         ("127.0.0.1:8080".to_owned(), "", "must begin with http://"),
         ("http://127.0.0.1:1".to_owned(), "", "no server at http://127.0.0.1:1"),

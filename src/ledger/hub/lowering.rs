@@ -54,7 +54,7 @@ impl Lowering {
             return is_new.then_some(CapacityEvent::Decreasing { key, from: change.0, to });
         }
         all.remove(&want.account.id);
-        want.account.decrease.end();
+        want.account.known.decrease.end();
         Some(CapacityEvent::Settled { key, capacity: balance.capacity })
     }
 }
@@ -79,13 +79,13 @@ mod tests {
         };
         let saw = |capacity| lowering.saw(&want(5), &Balance { capacity, used: 0, debt: 0 });
         assert_eq!(saw(8), None, "nobody wants it lower");
-        account.decrease.begin(1);
+        account.known.decrease.begin(1);
         lowering.begin(want(5));
         let decreasing = |to| Some(CapacityEvent::Decreasing { key: key.clone(), from: 8, to });
         assert_eq!((saw(8), saw(8)), (decreasing(5), None));
         lowering.begin(want(3));
-        assert_eq!((saw(8), account.decrease.since_ms()), (decreasing(3), Some(1)));
+        assert_eq!((saw(8), account.known.decrease.since_ms()), (decreasing(3), Some(1)));
         assert_eq!(saw(3), Some(CapacityEvent::Settled { key: key.clone(), capacity: 3 }));
-        assert_eq!((lowering.wants().len(), account.decrease.since_ms()), (0, None));
+        assert_eq!((lowering.wants().len(), account.known.decrease.since_ms()), (0, None));
     }
 }

@@ -142,7 +142,7 @@ fn paid(failures: &[(usize, Kind)], index: usize) -> ChainResult {
 impl Seen {
     /// How much can be paid now. What a limit needs to be lowered is not taken.
     fn payment(&self) -> u64 {
-        let is_decreasing = self.account.decrease.since_ms().is_some();
+        let is_decreasing = self.account.known.decrease.since_ms().is_some();
         if is_decreasing { 0 } else { self.owed.min(self.capacity.saturating_sub(self.used)) }
     }
 }

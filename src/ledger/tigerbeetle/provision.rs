@@ -156,7 +156,7 @@ impl Provisioner<'_> {
     fn put_back(&self, work: Work) {
         let lowering = work.chain.transfers.iter().position(|transfer| match transfer.action {
             Action::Reserve(hold) | Action::TakeUpTo(hold) => {
-                transfer.account.decrease.since_ms().is_some()
+                transfer.account.known.decrease.since_ms().is_some()
                     && transfer.account.known.funded().is_none_or(|f| f > hold.capacity)
             }
             _ => false,
@@ -327,13 +327,13 @@ impl Provisioner<'_> {
             tracing::info!(limit = %account.key, capacity, "the capacity is as it should be");
             self.shared.tell(CapacityEvent::Settled { key: account.key.clone(), capacity });
         }
-        account.decrease.end();
+        account.known.decrease.end();
     }
 
     fn wait_for_room(&mut self, item: &Item) {
         let (account, now_ms) = (&item.account, clock::monotonic_ms());
         account.known.set_funded(item.capacity_now(), now_ms);
-        account.decrease.begin(now_ms);
+        account.known.decrease.begin(now_ms);
         if self.lowering.insert(account.id, (Arc::clone(account), item.capacity)).is_none() {
             let (from, to) = (item.capacity_now(), item.capacity);
             tracing::info!(limit = %account.key, from, to, "the capacity will be lowered when that much is free");

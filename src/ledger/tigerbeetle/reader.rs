@@ -174,7 +174,7 @@ impl Reader {
         for (account, there) in seen {
             let Some(here) = account.known.correct(*there, asked_at_ms) else { continue };
             // While it is being lowered, others lower it too.
-            if account.decrease.since_ms().is_some() {
+            if account.known.decrease.since_ms().is_some() {
                 continue;
             }
             if *there < here {

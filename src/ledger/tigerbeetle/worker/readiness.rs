@@ -32,7 +32,7 @@ pub(super) fn readiness(account: &Account, action: Action, now_ms: u64) -> Readi
 
 /// Whether the account has the capacity that it should.
 fn funding(account: &Account, hold: Hold, now_ms: u64) -> Readiness {
-    let is_decreasing = account.decrease.since_ms().is_some();
+    let is_decreasing = account.known.decrease.since_ms().is_some();
     let is_ready = match account.known.funded() {
         None => false,
         Some(funded) if funded > hold.capacity && is_decreasing => {
@@ -107,12 +107,12 @@ mod tests {
             is_exact: true,
         };
         account.known.set_funded(9, 0);
-        account.decrease.begin(5);
+        account.known.decrease.begin(5);
         let refused = Readiness::Refused(RefusalCode::LimitDecreasing);
         assert_eq!(readiness(&account, Action::Reserve(hold(5)), 0), refused);
         assert_eq!(readiness(&account, Action::TakeUpTo(hold(5)), 0), refused);
         assert_eq!(readiness(&account, Action::Rereserve(hold(5)), 0), Readiness::Ready);
-        account.decrease.end();
+        account.known.decrease.end();
         assert_eq!(readiness(&account, Action::TakeUpTo(hold(5)), 0), Readiness::NotYet);
     }
 }
