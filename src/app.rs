@@ -168,7 +168,7 @@ impl App {
             dynamic_metadata: settings.grpc.response_dynamic_metadata,
             limit_headers: settings.grpc.limit_headers.clone(),
         };
-        let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms());
+        let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms(), settings.hub.listen.is_some());
         let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics, tells));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();

@@ -14,6 +14,8 @@ use crate::ledger::Ledger;
 pub(crate) struct Ledgers {
     uris: Vec<String>,
     began_unix_ms: u64,
+    /// Others use them through this instance, with limits that it doesn't know.
+    is_hub: bool,
 }
 
 /// One of them.
@@ -25,8 +27,12 @@ pub(crate) struct LedgerView {
 }
 
 impl Ledgers {
-    pub(crate) fn new(uris: impl Iterator<Item = impl fmt::Display>, began_unix_ms: u64) -> Self {
-        Self { uris: uris.map(|uri| uri.to_string()).collect(), began_unix_ms }
+    pub(crate) fn new(
+        uris: impl Iterator<Item = impl fmt::Display>,
+        began_unix_ms: u64,
+        is_hub: bool,
+    ) -> Self {
+        Self { uris: uris.map(|uri| uri.to_string()).collect(), began_unix_ms, is_hub }
     }
 
     /// The first has known enough all along; one that replaces it does when the `longest` lifetime has passed.
@@ -43,9 +49,9 @@ impl Ledgers {
 impl Service {
     pub(crate) fn ledgers(&self) -> Vec<LedgerView> {
         let of_limits = self.live.load().registry.longest_lifetime_seconds();
-        // A hub has limits of its sidecars, which only its ledger sees.
-        let longest = of_limits.max(self.admission.ledger.longest_lifetime_seconds());
-        self.ledgers.views(longest)
+        // Of the limits of its sidecars a hub sees only what is asked for.
+        let asked_for = self.admission.ledger.longest_lifetime_seconds().filter(|_| self.ledgers.is_hub);
+        self.ledgers.views(of_limits.max(asked_for))
     }
 }
 
@@ -55,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_new_one_knows_enough_after_the_longest_lifetime() {
-        let ledgers = |uris: &[&str]| Ledgers::new(uris.iter(), 5_000);
+        let ledgers = |uris: &[&str]| Ledgers::new(uris.iter(), 5_000, false);
         let view = |uri: &str, safe_after_unix_ms| LedgerView { uri: uri.to_owned(), safe_after_unix_ms };
         let longest = NonZeroU32::new(60);
         assert_eq!(ledgers(&["a"]).views(longest), [view("a", 5_000)]);

@@ -53,7 +53,21 @@ async fn the_new_ledger_is_safe_after_the_longest_lifetime_of_any_limit() {
     assert_eq!(ledgers(&app).await[1].1 - began, 100_000);
     assert_eq!(app.send("DELETE", "/v1/limits/long", "").await.status, 204);
     assert_eq!(ledgers(&app).await, shown);
-    // A limit that a request brings along counts once it was asked for, as do those of a hub's sidecars.
+}
+
+/// A hub has no limits of its own: those of its sidecars count once they were asked for, as does one that a request brings
+/// along.
+#[tokio::test]
+async fn what_a_hub_was_asked_for_counts() {
+    let app = TestApp::with_limits(LIMITS)
+        .and_settings(|settings| {
+            settings.ledger.successor = Some(LedgerUri::Memory);
+            settings.hub.listen = Some("127.0.0.1:0".parse().unwrap());
+        })
+        .start()
+        .await;
+    let began = ledgers(&app).await[0].1;
+    assert_eq!(ledgers(&app).await[1].1 - began, 40_000);
     let a_day =
         json!({"entries": [{"key": "a", "value": "x"}], "limit": {"requestsPerUnit": 5, "unit": "DAY"}});
     let asked = app.post("/json", &json!({"domain": "d", "descriptors": [a_day]}).to_string()).await;
