@@ -218,13 +218,9 @@ enum Import {
     },
 }
 
+/// A request of one descriptor.
 #[derive(Debug, Args)]
-struct TryArgs {
-    /// The server's gRPC address: host:port or unix:/path
-    #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    grpc: Address,
-    #[command(flatten)]
-    tls: TlsArgs,
+struct RequestArgs {
     /// The domain of the rate-limit filter
     domain: String,
     /// Entries of the descriptor
@@ -233,6 +229,17 @@ struct TryArgs {
     /// How many hits; 0 looks without charging
     #[arg(long, value_name = "N", default_value_t = 1)]
     hits: u64,
+}
+
+#[derive(Debug, Args)]
+struct TryArgs {
+    /// The server's gRPC address: host:port or unix:/path
+    #[arg(long, env = "SLUICE_GRPC", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    grpc: Address,
+    #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    request: RequestArgs,
     /// Print one JSON object instead of text: {overall_code, statuses, headers}
     #[arg(long)]
     json: bool,
@@ -242,14 +249,8 @@ struct TryArgs {
 struct ExplainArgs {
     #[command(flatten)]
     server: AdminArgs,
-    /// The domain of the rate-limit filter
-    domain: String,
-    /// Entries of the descriptor
-    #[arg(required = true, value_name = "KEY=VALUE", value_parser = entry)]
-    entries: Vec<(String, String)>,
-    /// How many hits the request would have
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    hits: u64,
+    #[command(flatten)]
+    request: RequestArgs,
     /// Print the server's answer as it is: {overall_code, limits}
     #[arg(long)]
     json: bool,

@@ -58,9 +58,9 @@ pub(super) fn run(args: &ExplainArgs) -> ExitCode {
 fn ask(args: &ExplainArgs) -> anyhow::Result<(Value, Explained)> {
     let server = args.server.server()?;
     let entries: Vec<Value> =
-        args.entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
-    let descriptor = json!({"entries": entries, "hitsAddend": args.hits.to_string()});
-    let body = json!({"domain": args.domain, "descriptors": [descriptor]}).to_string();
+        args.request.entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+    let descriptor = json!({"entries": entries, "hitsAddend": args.request.hits.to_string()});
+    let body = json!({"domain": args.request.domain, "descriptors": [descriptor]}).to_string();
     let asking = server.post::<Value>("/v1/explain", body.into_bytes());
     let json = run_within(args.server.address(), asking)?;
     let explained = Explained::deserialize(&json)?;

@@ -43,13 +43,14 @@ fn is_unmatched(args: &TryArgs, response: &pb::RateLimitResponse) -> bool {
     let is_bare = |status: &pb::DescriptorStatus| {
         status.code() == pb::Code::Ok && status.current_limit.is_none() && status.limit_remaining == 0
     };
-    let is_completion = args.entries.iter().any(|(key, _)| key == COMPLETION_ENTRY);
+    let is_completion = args.request.entries.iter().any(|(key, _)| key == COMPLETION_ENTRY);
     !is_completion && response.statuses.iter().all(is_bare)
 }
 
 async fn ask(args: &TryArgs) -> anyhow::Result<pb::RateLimitResponse> {
     let channel = connect::grpc(&args.grpc, &args.tls).await?;
-    let mut request = tonic::Request::new(request(&args.domain, &args.entries, args.hits));
+    let mut request =
+        tonic::Request::new(request(&args.request.domain, &args.request.entries, args.request.hits));
     request.set_timeout(TIMEOUT);
     let answer = RateLimitServiceClient::new(channel).should_rate_limit(request).await;
     answer.map(tonic::Response::into_inner).map_err(|status| connect::failure(&status, &args.tls))

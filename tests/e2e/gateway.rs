@@ -9,7 +9,7 @@ use crate::ads::{Ads, config, limit, under};
 use crate::envoy::{Envoy, RATELIMIT};
 use crate::http::get;
 use crate::process::Process;
-use crate::sluice::{directory, sluice};
+use crate::sluice::{RATELIMIT_PORTS, directory, sluice};
 use crate::wait::until;
 
 const ROUTE: &str = "httproute/default/usage/rule/0/match/0/*";
@@ -30,15 +30,7 @@ fn two_calls() -> String {
 async fn what_responses_cost_is_charged_when_they_are_over() {
     let (ads, dir) = (Ads::start().await, directory(&[]));
     let mut command = sluice(dir.path(), &["ratelimit"]);
-    command.envs([
-        ("HOST", "127.0.0.1"),
-        ("PORT", "0"),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("DEBUG_PORT", "0"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-    ]);
+    command.envs(RATELIMIT_PORTS).envs([("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
     command.env("CONFIG_GRPC_XDS_SERVER_URL", ads.address.to_string());
     let mut ratelimit = Process::start("ratelimit", &mut command);
     let grpc: std::net::SocketAddr = ratelimit.line("grpc listening on ").await.parse().unwrap();

@@ -136,9 +136,8 @@ impl Load {
 #[cfg(feature = "tigerbeetle")]
 mod on_tigerbeetle {
     use super::*;
-    use crate::http;
     use crate::hub::open;
-    use crate::sluice::{Sluice, directory, serve};
+    use crate::hub_process::HubProcess;
     use crate::tigerbeetle::Server;
     use crate::wait::until;
 
@@ -154,27 +153,8 @@ mod on_tigerbeetle {
         callers_leave(&[&hubs[0], &hubs[1]]).await;
     }
 
-    /// A process of its own.
-    struct HubProcess {
-        sluice: Sluice,
-        address: String,
-    }
-
     async fn start(server: &Server, listen: &str) -> HubProcess {
-        let settings = format!(
-            "ledger: {{uri: 'tigerbeetle:0@{}', timeout_ms: 5000}}\nhub: {{listen: '{listen}'}}\ndrain: {{wait_seconds: 0}}\n",
-            server.address()
-        );
-        let dir = directory(&[("config/sluice.yaml", &settings)]);
-        let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-        let mut sluice = Sluice::start(dir, command).await;
-        let address = sluice.process.line("hub listening on ").await;
-        until("readiness", async || {
-            let answer = http::get(sluice.admin, "/readyz").await;
-            if answer.status == 200 { Ok(()) } else { Err(answer.body) }
-        })
-        .await;
-        HubProcess { sluice, address }
+        HubProcess::start(&server.address(), 5_000, listen, "drain: {wait_seconds: 0}\n").await
     }
 
     async fn sidecars(hubs: &[HubProcess; 2]) -> Vec<Arc<Hub>> {

@@ -1,12 +1,11 @@
 //! Twenty sidecars over two hubs over a cluster of three, all real processes, under load while a hub and the primary are killed.
 
 use crate::http;
+use crate::hub_process::HubProcess;
 use crate::slab_fleet::instance::start_on;
 use crate::slab_fleet::load::Load;
 use crate::slab_fleet::oracle::most_in_a_window;
-use crate::sluice::{Sluice, directory, serve};
 use crate::tigerbeetle::Replicas;
-use crate::wait::until;
 
 const LIMITS: &str = "
 domain: d
@@ -16,26 +15,8 @@ descriptors:
 - {key: five, limits: [{ref: five}]}
 ";
 
-struct HubProcess {
-    sluice: Sluice,
-    address: String,
-}
-
 async fn hub(replicas: &Replicas) -> HubProcess {
-    let settings = format!(
-        "ledger: {{uri: 'tigerbeetle:0@{}', timeout_ms: 2000}}\nhub: {{listen: '127.0.0.1:0'}}\n",
-        replicas.addresses
-    );
-    let dir = directory(&[("config/sluice.yaml", &settings)]);
-    let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    let mut sluice = Sluice::start(dir, command).await;
-    let address = sluice.process.line("hub listening on ").await;
-    until("readiness", async || {
-        let answer = http::get(sluice.admin, "/readyz").await;
-        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
-    })
-    .await;
-    HubProcess { sluice, address }
+    HubProcess::start(&replicas.addresses, 2_000, "127.0.0.1:0", "").await
 }
 
 #[tokio::test(flavor = "multi_thread")]

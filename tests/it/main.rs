@@ -87,6 +87,8 @@ mod hub_faults;
 mod hub_fleet;
 mod hub_hostile;
 mod hub_peers;
+#[cfg(feature = "tigerbeetle")]
+mod hub_process;
 mod hub_rows;
 
 mod demo;

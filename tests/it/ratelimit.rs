@@ -17,19 +17,9 @@ use crate::ads::{Ads, config, limit, under};
 use crate::ask::{request, told};
 use crate::http::{get, post, send};
 use crate::process::Process;
-use crate::sluice::{Ran, directory, run, sluice};
+use crate::sluice::{RATELIMIT_PORTS, Ran, directory, run, sluice};
 use crate::testapp::{TestApp, channel};
 use crate::wait::until;
-
-/// Free ports on loopback, where the real thing has its own on all addresses.
-const PORTS: [(&str, &str); 6] = [
-    ("HOST", "127.0.0.1"),
-    ("PORT", "0"),
-    ("GRPC_HOST", "127.0.0.1"),
-    ("GRPC_PORT", "0"),
-    ("DEBUG_HOST", "127.0.0.1"),
-    ("DEBUG_PORT", "0"),
-];
 
 /// What Envoy Gateway sets, whatever its users say, without TLS.
 const ENVOY_GATEWAY: [(&str, &str); 13] = [
@@ -88,7 +78,7 @@ fn named(dir: &Path) -> Command {
     } else {
         Command::new(program)
     };
-    command.env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").current_dir(dir).envs(PORTS);
+    command.env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").current_dir(dir).envs(RATELIMIT_PORTS);
     command
 }
 
@@ -171,7 +161,7 @@ async fn envoy_gateways_environment_as_nobody_on_a_read_only_root() {
 async fn the_health_check_says_whether_a_restart_would_help() {
     let (ads, dir) = (Ads::start().await, directory(&[]));
     let mut command = sluice(dir.path(), &["ratelimit", "--what", "ever"]);
-    command.envs(PORTS).env("CONFIG_TYPE", "GRPC_XDS_SOTW");
+    command.envs(RATELIMIT_PORTS).env("CONFIG_TYPE", "GRPC_XDS_SOTW");
     command.env("CONFIG_GRPC_XDS_SERVER_URL", ads.address.to_string());
     if cfg!(feature = "tigerbeetle") {
         // Nobody is there.
@@ -206,7 +196,10 @@ async fn its_files_are_read_as_that_program_reads_them() {
         ("data/rl/beside.yaml", "nonsense: ["),
     ]);
     let mut command = sluice(dir.path(), &["ratelimit"]);
-    command.envs(PORTS).env("RUNTIME_ROOT", dir.path().join("data")).env("RUNTIME_SUBDIRECTORY", "rl");
+    command
+        .envs(RATELIMIT_PORTS)
+        .env("RUNTIME_ROOT", dir.path().join("data"))
+        .env("RUNTIME_SUBDIRECTORY", "rl");
     command.env("RUNTIME_IGNOREDOTFILES", "true").env("SLUICE_ADMIN_TOKEN", "a-token-for-a-test");
     let ratelimit = Ratelimit::start(&mut command).await;
     for domain in ["a", "b", "c"] {
@@ -235,7 +228,7 @@ fn what_can_t_be_understood_ends_it_naming_the_variable() {
     let dir = directory(&[]);
     let fails = |variable: &str, value: &str| -> String {
         let mut command = sluice(dir.path(), &["ratelimit"]);
-        let Ran { code, stdout, stderr } = run(command.envs(PORTS).env(variable, value));
+        let Ran { code, stdout, stderr } = run(command.envs(RATELIMIT_PORTS).env(variable, value));
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
         stderr
     };

@@ -24,7 +24,7 @@ use crate::ads::{Ads, config, limit};
 use crate::ask::{request, told};
 use crate::http::get;
 use crate::process::Process;
-use crate::sluice::{directory, sluice};
+use crate::sluice::{RATELIMIT_PORTS, directory, sluice};
 
 /// Where Envoy calls.
 const SERVICE: &str = "envoy-ratelimit.envoy-gateway-system.svc";
@@ -191,13 +191,7 @@ async fn with_envoy_gateways_certificates() {
     let dir = directory(&[]);
     authority.mount(dir.path(), "*.envoy-gateway-system");
     let mut command = sluice(dir.path(), &["ratelimit"]);
-    command.envs([
-        ("HOST", "127.0.0.1"),
-        ("PORT", "0"),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-        ("DEBUG_HOST", "127.0.0.1"),
-        ("DEBUG_PORT", "0"),
+    command.envs(RATELIMIT_PORTS).envs([
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
         ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
         ("GRPC_SERVER_USE_TLS", "true"),

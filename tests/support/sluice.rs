@@ -53,6 +53,16 @@ pub fn sluice(dir: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// `sluice ratelimit` on free ports of loopback, where the real thing has its own on all addresses.
+pub const RATELIMIT_PORTS: [(&str, &str); 6] = [
+    ("HOST", "127.0.0.1"),
+    ("PORT", "0"),
+    ("GRPC_HOST", "127.0.0.1"),
+    ("GRPC_PORT", "0"),
+    ("DEBUG_HOST", "127.0.0.1"),
+    ("DEBUG_PORT", "0"),
+];
+
 pub fn serve(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = sluice(dir, &["serve"]);
     command.args(arguments);

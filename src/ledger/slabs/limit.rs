@@ -352,4 +352,4 @@ pub struct Shown {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

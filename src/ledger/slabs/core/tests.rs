@@ -3,21 +3,9 @@
 use std::num::NonZeroU32;
 
 use super::*;
+use crate::ledger::slabs::limit::tests::At;
 use crate::ledger::slabs::returns::Step;
 use crate::ledger::slabs::times::Times;
-use crate::limit::LeaseId;
-
-struct At(u64);
-
-impl Outside for At {
-    fn now_ms(&mut self) -> u64 {
-        self.0
-    }
-
-    fn fresh_name(&mut self) -> LeaseId {
-        LeaseId::fresh(self.0, fastrand::u128(..))
-    }
-}
 
 #[derive(Debug, Default)]
 struct Silent;

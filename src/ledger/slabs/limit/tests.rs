@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::*;
 
 /// A clock that stands until it is moved.
-struct At(u64);
+pub(in crate::ledger::slabs) struct At(pub(in crate::ledger::slabs) u64);
 
 impl Outside for At {
     fn now_ms(&mut self) -> u64 {
