@@ -1,4 +1,4 @@
-//! What each of very many costs in memory: resident bytes, measured in a process of its own.
+//! What a million of something costs in memory: resident bytes, measured in a process of its own.
 //!
 //! The contract: a million live reservations under 150 MB, a million limits that nobody asks about under 300 MB.
 
@@ -14,8 +14,7 @@ use sluice::limit::{LeaseId, LimitKey, Overage};
 
 use crate::testapp::TestApp;
 
-/// A quarter of a million: tables that double in size are as full with that as with a million.
-const COUNT: u64 = 250_000;
+const COUNT: u64 = 1_000_000;
 
 /// Names what the child measures.
 const VARIABLE: &str = "SLUICE_TEST_FOOTPRINT";
