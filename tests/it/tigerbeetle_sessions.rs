@@ -282,8 +282,7 @@ async fn a_server_that_was_away_for_long_is_used_soon_after_it_listens() {
     let limit = account("away");
     until_done(&ledger, &limit, Duration::from_secs(10)).await;
     server.kill();
-    // By then it waits for several seconds between two tries.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
     assert!(ledger.ready().is_err());
     server.restart();
     while tokio::net::TcpStream::connect(server.address()).await.is_err() {
