@@ -192,12 +192,8 @@ impl App {
         tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
         let hub_port =
             hub_socket.map(|socket| socket.serve(backend, Arc::clone(&service), shares.hub, &tasks));
-        let admin_state = Admin {
-            service: Arc::clone(&service),
-            control: Arc::clone(&control),
-            certificates,
-            hub: hub_port.as_ref().map(HubPort::hub),
-        };
+        let hub = hub_port.as_ref().map(HubPort::hub);
+        let admin_state = Admin::new(Arc::clone(&service), Arc::clone(&control), certificates, hub);
         for (listener, part) in admin_listeners {
             let (port, state) = (Arc::clone(&admin_port), admin_state.clone());
             let serving_admin = admin::serve(listener, port, state, part, stop_admin.clone());
