@@ -23,7 +23,7 @@ pub(crate) use self::top::{By, Heavy, LIST_MAX, WINDOW_SECONDS};
 use crate::limit::{LimitId, LimitKey};
 
 /// Limits whose tallies are counted in one go. Whoever lists so many counts them, so that the list stays short and nobody
-/// counts for long: about 1 µs each.
+/// counts for long.
 const COUNTED_MAX: usize = 256;
 
 /// Limits whose tallies wait to be counted, because somebody else is at it.

@@ -48,6 +48,7 @@ mod peers;
 mod retry;
 mod rlconfig;
 mod top;
+mod traced;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ mod front;
 mod lease;
 pub(crate) mod opening;
 pub mod rls;
+mod traced;
 mod unread;
 mod watch;
 

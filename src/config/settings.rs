@@ -5,6 +5,7 @@
 
 pub mod ratelimit;
 pub mod secret;
+pub mod telemetry;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 pub use self::ratelimit::Xds;
 use self::ratelimit::{Config, ConnectionAge, InPlace, LimitHeaders, Metrics};
 use self::secret::Secret;
-use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
+use self::telemetry::{Log, Telemetry};
+use self::value::{LedgerUri, Listen, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink, read_scalar};
 use super::problem::Problems;
 use super::shape::Shape;
@@ -48,6 +50,7 @@ pub struct Settings {
     pub limits: Limits,
     pub config: Config,
     pub metrics: Metrics,
+    pub telemetry: Telemetry,
     pub drain: Drain,
     pub log: Log,
     /// Only under the name `ratelimit`.
@@ -135,12 +138,6 @@ pub struct Drain {
     pub wait_seconds: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Log {
-    pub format: LogFormat,
-    pub level: LogLevel,
-}
-
 impl Default for Grpc {
     fn default() -> Self {
         Self {
@@ -217,14 +214,28 @@ static FAMILY: &[&Shape] = &[
     &CONFIG,
     &XDS,
     &METRICS,
+    &telemetry::TELEMETRY,
+    &telemetry::OTLP,
     &DRAIN,
-    &LOG,
+    &telemetry::LOG,
     &tls::SERVER,
     &tls::CLIENT,
 ];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "config", "metrics", "drain", "log"],
+    keys: &[
+        "grpc",
+        "admin",
+        "hub",
+        "ledger",
+        "leases",
+        "limits",
+        "config",
+        "metrics",
+        "telemetry",
+        "drain",
+        "log",
+    ],
     family: FAMILY,
 };
 static GRPC: Shape =
@@ -254,7 +265,6 @@ static CONFIG: Shape = Shape { name: "`config`", keys: &["xds"], family: FAMILY 
 static XDS: Shape = Shape { name: "`xds`", keys: &["server", "node_id", "tls"], family: FAMILY };
 static METRICS: Shape = Shape { name: "`metrics`", keys: &["ratelimit_names"], family: FAMILY };
 static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: FAMILY };
-static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
 
 /// The settings of a file; the defaults if there is none, and for what it leaves out. And warnings.
 #[cfg(test)]
@@ -316,10 +326,13 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("metrics", &METRICS) {
         settings.metrics.ratelimit_names = fields.flag("ratelimit_names");
     }
+    if let Some(fields) = fields.map("telemetry", &telemetry::TELEMETRY) {
+        settings.telemetry.otlp = telemetry::otlp(&fields);
+    }
     if let Some(fields) = fields.map("drain", &DRAIN) {
         set(&mut settings.drain.wait_seconds, fields.whole("wait_seconds", 0..=DRAIN_WAIT_SECONDS_MAX));
     }
-    if let Some(fields) = fields.map("log", &LOG) {
+    if let Some(fields) = fields.map("log", &telemetry::LOG) {
         set(&mut settings.log.format, fields.parsed("format"));
         set(&mut settings.log.level, fields.parsed("level"));
     }

@@ -21,6 +21,7 @@ use tonic::{Code, Status, TimeoutExpired};
 use tower::Service as _;
 
 use super::body::RequestBody;
+use super::traced::{SHOULD_RATE_LIMIT, note_failure};
 use super::unread::Unread;
 use super::{lease, rls};
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
@@ -29,6 +30,7 @@ use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
+use crate::trace;
 
 // Made once: a name that is looked up as text is parsed first.
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -129,9 +131,11 @@ impl Front {
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
                 let request_id = parts.headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+                let span = self.service.span(&SHOULD_RATE_LIMIT, &parts.headers);
                 // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
                 // byte, which costs more than a second allocation.
-                Ok(match Box::pin(self.decide(message, request_id)).await {
+                let deciding = Box::pin(self.decide(message, request_id));
+                Ok(match trace::within(span, deciding).await {
                     Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),
                 })
@@ -170,9 +174,11 @@ impl Front {
         message: Bytes,
         request_id: Option<&str>,
     ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
-        let message = pb::RateLimitRequest::decode(message)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        rls::should_rate_limit(&self.service, &message, request_id).await
+        let answered = match pb::RateLimitRequest::decode(message) {
+            Ok(message) => rls::should_rate_limit(&self.service, &message, request_id).await,
+            Err(error) => Err(Status::invalid_argument(error.to_string())),
+        };
+        answered.inspect_err(note_failure)
     }
 }
 
