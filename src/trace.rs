@@ -14,15 +14,9 @@
 mod context;
 mod export;
 pub mod options;
+mod pb;
 mod span;
 mod transport;
-
-mod pb {
-    //! Generated from proto/opentelemetry.
-    #![allow(clippy::all, missing_debug_implementations, unreachable_pub, reason = "generated")]
-
-    include!(concat!(env!("OUT_DIR"), "/opentelemetry.proto.collector.trace.v1.rs"));
-}
 
 use std::sync::Arc;
 use std::time::Duration;
