@@ -121,7 +121,8 @@ impl Span {
         }
     }
 
-    async fn around<F: Future>(self: Box<Self>, work: Pin<Box<F>>) -> F::Output {
+    /// Does `work` within it.
+    pub(crate) async fn around<F: Future>(self: Box<Self>, work: Pin<Box<F>>) -> F::Output {
         let answering = async {
             let answer = work.await;
             note(|span| span.is_answered.set(true));
