@@ -177,9 +177,7 @@ fn snippets(text: &str, language: &str) -> Vec<String> {
 
 fn documents() -> Vec<PathBuf> {
     let mut documents = files("docs", ".md");
-    documents.extend(
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"].map(|name| root().join(name)),
-    );
+    documents.extend(["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| root().join(name)));
     documents
 }
 
@@ -207,10 +205,9 @@ fn files_in_the_documents_are_right() {
     }
 }
 
-/// Also to the heading in a page, and to pictures.
 #[test]
 fn links_in_the_documents_lead_somewhere() {
-    for path in documents() {
+    for path in documents().into_iter().chain([root().join("SECURITY.md")]) {
         let text = read(&path);
         for (at, mark) in ["](", "src=\"", "srcset=\""].iter().flat_map(|mark| text.match_indices(mark)) {
             let link = text[at + mark.len()..].split([')', '"']).next().unwrap_or_default();
