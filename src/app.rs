@@ -352,7 +352,7 @@ fn token_of(token: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret
     }
 }
 
-/// Where on its machine this instance is.
+/// What tells this instance from others on the same machine: its port or its socket.
 fn place_of(grpc: &Listen) -> String {
     match grpc {
         Listen::Tcp(address) => address.port().to_string(),
