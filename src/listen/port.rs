@@ -194,7 +194,7 @@ impl Connection {
         &self.port
     }
 
-    /// Who has the least is closed first.
+    /// The connection with the lowest value is closed first.
     fn usefulness(&self) -> (u8, u64) {
         let is_answered = self.is_answered.load(Ordering::Relaxed);
         let is_owed = self.owed.load(Ordering::Relaxed) > 0;
