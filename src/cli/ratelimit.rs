@@ -46,10 +46,6 @@ pub(super) fn run(ignored: &[OsString]) -> ExitCode {
     if let Err(bad) = put_over(&mut loaded.settings, &env) {
         return complain(&bad.into());
     }
-    if loaded.settings.config.xds.is_some() {
-        // The limits are yet to come.
-        loaded.hot.warnings.clear();
-    }
     let named = env.text("SLUICE_STATE_DIR").map(PathBuf::from);
     // An image names one that a read-only root has nothing of.
     let state_dir = named.clone().filter(|dir| state::is_writable(dir));

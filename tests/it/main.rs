@@ -66,6 +66,7 @@ mod ratelimit;
 mod ratelimit_tls;
 mod xds;
 mod xds_go;
+mod xds_hostile;
 
 mod lease_rows;
 mod lease_scenario;
