@@ -62,6 +62,7 @@ mod live_state;
 mod live_tigerbeetle;
 mod live_token;
 
+mod image;
 mod ratelimit;
 mod ratelimit_tls;
 mod xds;
@@ -94,6 +95,7 @@ mod hub_rows;
 
 mod demo;
 mod proto;
+mod release;
 mod repo;
 
 mod ledger_model;
