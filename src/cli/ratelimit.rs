@@ -115,7 +115,7 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
         (settings.ledger.uri, settings.ledger.successor) = both;
     }
     settings.log.level = log_level(env)?;
-    settings.log.format = env.parsed("LOG_FORMAT")?.unwrap_or(LogFormat::Text);
+    settings.log.format = log_format(env)?;
     if is_xds(env)? {
         settings.config.xds = Some(xds(env)?);
     }
@@ -173,6 +173,12 @@ fn log_level(env: &Env) -> Result<LogLevel, Bad> {
         Some((_, level)) => Ok(*level),
         None => text.parse().map_err(|error| Bad::new("LOG_LEVEL", error)),
     }
+}
+
+/// In any case, as the level.
+fn log_format(env: &Env) -> Result<LogFormat, Bad> {
+    let Some(text) = env.text("LOG_FORMAT") else { return Ok(LogFormat::Text) };
+    text.to_ascii_lowercase().parse().map_err(|error| Bad::new("LOG_FORMAT", error))
 }
 
 fn limit_headers(env: &Env) -> Result<Option<LimitHeaders>, Bad> {

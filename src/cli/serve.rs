@@ -71,7 +71,10 @@ pub(super) fn start(mut options: Options, say: impl FnOnce()) -> anyhow::Result<
     }
     hot.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(serve(options))
+    let ended = runtime.block_on(serve(options));
+    // All that had to be written is. What may still run is work that nobody waits for, such as reading a very large configuration.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {

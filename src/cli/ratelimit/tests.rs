@@ -124,6 +124,12 @@ fn times_are_written_as_in_go() {
 }
 
 #[test]
+fn levels_and_formats_are_read_in_any_case() {
+    let log = settings(&[("LOG_LEVEL", "WARNING"), ("LOG_FORMAT", "JSON")]).unwrap().log;
+    assert_eq!((log.level, log.format), (LogLevel::Warn, LogFormat::Json));
+}
+
+#[test]
 fn what_has_no_effect_is_named_and_what_has_is_not() {
     let env: Env =
         [("REDIS_URL", "x"), ("SHADOW_MODE", "true"), ("PORT", "1"), ("HOME", "/"), ("MEMCACHE_SRV", "")]
