@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what a release consists of, from a tag that is checked out, into target/release-<tag>: the program with its license in an
 # archive, the list of what is inside it (an SBOM in CycloneDX), the chart, the notes out of CHANGELOG.md, and their checksums.
-# The same tag gives the same bytes, whoever makes it. Publishes nothing.
+# Nothing in it depends on who makes it, where and when. Publishes nothing.
 #
 # usage: release.sh TAG            all of it: check, build, sbom, chart, archive, notes, sums
 #        release.sh TAG STEP…      only these steps
