@@ -178,7 +178,6 @@ impl Follower {
             id: self.server.settings.node_id.clone(),
             user_agent_name: "sluice".to_owned(),
             user_agent_version_type: Some(version),
-            ..Default::default()
         };
         DiscoveryRequest { node: Some(node), type_url: TYPE_URL.to_owned(), ..Default::default() }
     }
