@@ -159,6 +159,7 @@ impl App {
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
         let snapshot = Snapshot::new(1, clock::unix_ms(), hot, retry_override, &metrics, None);
+        metrics.config_live(&snapshot.hash);
         let live = Arc::new(ArcSwap::from_pointee(snapshot));
         let accounts = Accounts::new(settings.limits.dynamic_keys_max);
         let admission = Admission {

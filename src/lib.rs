@@ -32,6 +32,7 @@ pub(crate) mod activity;
 
 pub mod limit;
 pub mod trace;
+pub mod protos;
 pub mod codec;
 pub mod tls;
 pub mod telemetry;

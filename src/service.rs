@@ -27,12 +27,9 @@ use crate::lease::Leases;
 use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
-use crate::telemetry::{DomainCounters, Metrics};
+use crate::telemetry::{DomainCounters, LEASE_API, Metrics};
 use crate::trace::{Call, Span};
 use ledgers::Ledgers;
-
-/// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
-const LEASE_API: &str = "lease_api";
 
 #[derive(Debug)]
 pub struct Service {

@@ -57,10 +57,6 @@ pub(super) fn run(ignored: &[OsString]) -> ExitCode {
     if let Err(bad) = put_over(&mut loaded.settings, &env) {
         return complain(&bad.into());
     }
-    if loaded.settings.config.xds.is_some() {
-        // The limits are yet to come.
-        loaded.hot.warnings.clear();
-    }
     let named = env.text("SLUICE_STATE_DIR").map(PathBuf::from);
     // The image sets this variable, and the directory can't be written where the root is read-only.
     let state_dir = named.clone().filter(|dir| state::is_writable(dir));
@@ -130,7 +126,7 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
         (settings.ledger.uri, settings.ledger.successor) = both;
     }
     settings.log.level = log_level(env)?;
-    settings.log.format = env.parsed("LOG_FORMAT")?.unwrap_or(LogFormat::Text);
+    settings.log.format = log_format(env)?;
     if is_xds(env)? {
         settings.config.xds = Some(xds(env)?);
     }
@@ -221,6 +217,12 @@ fn log_level(env: &Env) -> Result<LogLevel, Bad> {
         Some((_, level)) => Ok(*level),
         None => text.parse().map_err(|error| Bad::new("LOG_LEVEL", error)),
     }
+}
+
+/// In any case, as the level.
+fn log_format(env: &Env) -> Result<LogFormat, Bad> {
+    let Some(text) = env.text("LOG_FORMAT") else { return Ok(LogFormat::Text) };
+    text.to_ascii_lowercase().parse().map_err(|error| Bad::new("LOG_FORMAT", error))
 }
 
 fn limit_headers(env: &Env) -> Result<Option<LimitHeaders>, Bad> {

@@ -65,10 +65,12 @@ mod live_state;
 mod live_tigerbeetle;
 mod live_token;
 
+mod image;
 mod ratelimit;
 mod ratelimit_tls;
 mod xds;
 mod xds_go;
+mod xds_hostile;
 
 mod lease_rows;
 mod lease_scenario;
@@ -96,6 +98,7 @@ mod hub_rows;
 
 mod demo;
 mod proto;
+mod release;
 mod repo;
 
 mod ledger_model;

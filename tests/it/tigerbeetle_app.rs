@@ -97,7 +97,7 @@ async fn two_sluices_and_two_hundred_callers_admit_exactly_fifty() {
         let mut client = apps[n % 2].client();
         callers.spawn(async move {
             let entry =
-                envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
+                sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
                     key: "all".to_owned(),
                     value: n.to_string(),
                 };

@@ -84,7 +84,10 @@ fn what_can_t_be_understood_names_its_variable() {
         ("RESPONSE_DYNAMIC_METADATA", "yes", "must be true or false, not `yes`"),
         ("LIMIT_LIMIT_HEADER", "a b", "must be the name of a header, not `a b`"),
         ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a time, as in 24h or 30m, not `1 day`"),
-        ("GRPC_MAX_CONNECTION_AGE", "0s", "must be a time, as in 24h or 30m, not `0s`"),
+        ("GRPC_MAX_CONNECTION_AGE", "-1h", "must be a time, as in 24h or 30m, not `-1h`"),
+        ("GRPC_MAX_CONNECTION_AGE", "24", "must be a time, as in 24h or 30m, not `24`"),
+        // Go knows no time that long, and a tenth more of it would be beyond any clock.
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "5000000000000000h", "must be a time, as in 24h or 30m, not"),
         ("NEAR_LIMIT_RATIO", "80", "must be a number from 0 to 1, not `80`"),
         ("GRPC_SERVER_USE_TLS", "true", "is needed for TLS: the path of a file"),
         ("SLUICE_LEDGER", "redis", "must be memory, tigerbeetle:"),
@@ -111,6 +114,19 @@ fn times_are_written_as_in_go() {
         let settings = settings(&[("GRPC_MAX_CONNECTION_AGE", text)]).unwrap();
         assert_eq!(settings.grpc.connection_age.unwrap().max, Duration::from_millis(ms), "{text}");
     }
+    for text in ["0", "0s", "0h0m"] {
+        let endless =
+            settings(&[("GRPC_MAX_CONNECTION_AGE", text), ("GRPC_MAX_CONNECTION_AGE_GRACE", text)]).unwrap();
+        let age = endless.grpc.connection_age.unwrap();
+        let century = Duration::from_secs(100 * 365 * 86_400);
+        assert!(age.max.mul_f64(1.1) > century && age.grace > century, "{text}: {age:?}");
+    }
+}
+
+#[test]
+fn levels_and_formats_are_read_in_any_case() {
+    let log = settings(&[("LOG_LEVEL", "WARNING"), ("LOG_FORMAT", "JSON")]).unwrap().log;
+    assert_eq!((log.level, log.format), (LogLevel::Warn, LogFormat::Json));
 }
 
 #[test]
