@@ -91,6 +91,7 @@ mod hub_peers;
 mod hub_process;
 mod hub_rows;
 
+mod chart;
 mod demo;
 mod proto;
 mod repo;
