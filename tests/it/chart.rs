@@ -4,6 +4,7 @@
 mod checked;
 mod placed;
 mod running;
+mod schemas;
 mod tigerbeetle;
 mod values;
 

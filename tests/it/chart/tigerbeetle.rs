@@ -10,7 +10,7 @@ fn profile() -> Value {
 /// What container runtimes allow a container without capabilities on the processors that we build for, and io_uring.
 #[test]
 fn the_profile_is_that_of_the_runtime_and_io_uring() {
-    let theirs = std::fs::read_to_string(tools().join("default.json")).unwrap();
+    let theirs = std::fs::read_to_string(tools().join("schemas/seccomp_default.json")).unwrap();
     let theirs: Value = serde_json::from_str(&theirs).unwrap();
     let ours = profile();
     assert_eq!(ours["defaultAction"], theirs["defaultAction"]);
