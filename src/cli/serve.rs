@@ -9,8 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::check::print_problems;
 use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
-use crate::config::settings::value::{LogFormat, old_and_new};
 use crate::config::Settings;
+use crate::config::settings::value::{LogFormat, old_and_new};
 use crate::telemetry;
 
 pub(super) fn run(args: ServeArgs) -> ExitCode {

@@ -23,7 +23,8 @@ fn root() -> &'static Path {
 /// What `make tools` made for tests of manifests.
 fn tools() -> PathBuf {
     let dir = std::env::var_os("SLUICE_TEST_KUBERNETES");
-    let dir = dir.expect("SLUICE_TEST_KUBERNETES must name a directory with Helm: run `make test`, which builds it");
+    let dir = dir
+        .expect("SLUICE_TEST_KUBERNETES must name a directory with Helm: run `make test`, which builds it");
     PathBuf::from(dir)
 }
 
@@ -57,7 +58,8 @@ const SHAPES: [(&str, &str); 7] = [
     ("ledger", "{shape: ledger, tigerbeetle: {replicas: 1}}"),
 ];
 
-const MONITORING: &str = "{serviceMonitor: true, rules: true, dashboard: true, labels: {release: prometheus}}";
+const MONITORING: &str =
+    "{serviceMonitor: true, rules: true, dashboard: true, labels: {release: prometheus}}";
 
 /// The values of a shape as a file.
 fn values(yaml: &str) -> tempfile::TempDir {
@@ -106,7 +108,8 @@ impl Rendered {
 
     /// The pods that the shape makes: the name of their owner, and the template.
     fn pods(&self) -> impl Iterator<Item = (&str, &Value)> {
-        let owners = self.documents.iter().filter(|document| document["spec"]["template"]["spec"].is_object());
+        let owners =
+            self.documents.iter().filter(|document| document["spec"]["template"]["spec"].is_object());
         owners.map(|owner| (owner["metadata"]["name"].as_str().unwrap(), &owner["spec"]["template"]))
     }
 

@@ -212,7 +212,8 @@ fn every_alert_is_in_the_manual() {
     let alerts = read(&root().join("demo/prometheus/alerts.yaml"));
     let alerts: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 10, "{alerts:?}");
-    let rows: Vec<&str> = manual.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let rows: Vec<&str> =
+        manual.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     for alert in alerts {
         assert!(rows.contains(&alert), "{alert} has no row");
     }

@@ -27,7 +27,7 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{/* What shape it is: "true" or nothing. */}}
 {{- define "sluice.isService" -}}{{ if has .Values.shape (list "memory" "service") }}true{{ end }}{{- end -}}
 {{- define "sluice.hasTigerBeetle" -}}
-{{ if or (eq .Values.shape "ledger") (and (has .Values.shape (list "service" "hubs")) (not .Values.ledgers)) }}true{{ end }}
+{{ if or (eq .Values.shape "ledger") (and (has .Values.shape (list "service" "hubs")) .Values.tigerbeetle.enabled) }}true{{ end }}
 {{- end -}}
 {{/* Whether pods of this chart start TigerBeetle or its client, which use io_uring. */}}
 {{- define "sluice.hasIoUring" -}}{{ if ne .Values.shape "memory" }}true{{ end }}{{- end -}}

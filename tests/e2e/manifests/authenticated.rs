@@ -41,11 +41,17 @@ async fn a_client_can_t_choose_its_tenant() {
     ] {
         let sluice = Sluice::with_limits(LIMITS).await;
         // The filters of the bootstrap are those of the manifests, but for the first one.
-        let first = format!("http_filters:\n                  - {}\n                  - {}\n", authentication(), parts.filters[0]);
+        let first = format!(
+            "http_filters:\n                  - {}\n                  - {}\n",
+            authentication(),
+            parts.filters[0]
+        );
         let envoy = Envoy::of(LEASES).changed("http_filters:\n", &first).start(&[sluice.grpc_port()]).await;
         let bob = token(r#"{"iss":"https://issuer.example","exp":4102444800,"tenant":"bob"}"#, KEY);
         let nameless = token(r#"{"iss":"https://issuer.example","exp":4102444800}"#, KEY);
-        for (authorization, tenant) in [(Some(bob), "bob"), (Some(nameless), "anonymous"), (None, "anonymous")] {
+        for (authorization, tenant) in
+            [(Some(bob), "bob"), (Some(nameless), "anonymous"), (None, "anonymous")]
+        {
             let authorization = authorization.map(|token| format!("Bearer {token}"));
             let mut headers = vec![("x-tenant", "acme")];
             headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
@@ -64,8 +70,10 @@ async fn a_client_can_t_choose_its_tenant() {
 #[test]
 fn what_is_verified_is_what_is_counted() {
     let policies = documents("istio/authentication.yaml");
-    let headers: Vec<&serde_json::Value> =
-        policies.iter().filter_map(|policy| policy.pointer("/spec/jwtRules/0/outputClaimToHeaders/0/header")).collect();
+    let headers: Vec<&serde_json::Value> = policies
+        .iter()
+        .filter_map(|policy| policy.pointer("/spec/jwtRules/0/outputClaimToHeaders/0/header"))
+        .collect();
     assert_eq!(headers, ["x-user", "x-tenant"]);
     let gateway = &documents("envoy-gateway/authentication.yaml")[0];
     let gateway = gateway.pointer("/spec/jwt/providers/0/claimToHeaders/0/header").unwrap();

@@ -20,7 +20,10 @@ fn shipped() -> Vec<(String, String)> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             if !["values.yaml", "envoy-gateway.yaml"].contains(&name.as_str()) {
-                files.push((format!("{}-{name}", dir.replace('/', "-")), std::fs::read_to_string(&path).unwrap()));
+                files.push((
+                    format!("{}-{name}", dir.replace('/', "-")),
+                    std::fs::read_to_string(&path).unwrap(),
+                ));
             }
         }
     }
@@ -107,7 +110,8 @@ fn kube_score_has_nothing_critical_to_say() {
         let output = command.arg(dir.path().join("all.yaml")).output().expect("kube-score must run");
         let said = text(output.stdout);
         assert!(said.lines().count() > 10, "{said}");
-        let expected = |line: &str| EXPECTED.iter().any(|(what, why)| line.contains(what) && line.contains(why));
+        let expected =
+            |line: &str| EXPECTED.iter().any(|(what, why)| line.contains(what) && line.contains(why));
         let critical: Vec<&str> =
             said.lines().filter(|line| line.starts_with("[CRITICAL]") && !expected(line)).collect();
         assert_eq!(critical, [""; 0], "{}: {}", rendered.name, text(output.stderr));

@@ -19,12 +19,14 @@ fn reaches(rendered: &Rendered, from: &Somebody, to: &Somebody, port: u64) -> bo
     };
     let passes = |policies: Vec<&Value>, direction: &str, peers: &str, other: &Somebody| {
         policies.is_empty()
-            || policies.iter().flat_map(|policy| policy[direction].as_array().into_iter().flatten()).any(|rule| {
-                let ports = rule["ports"].as_array();
-                let port_fits = ports.is_none_or(|ports| ports.iter().any(|open| open["port"] == port));
-                let peers = rule[peers].as_array();
-                port_fits && peers.is_none_or(|peers| peers.iter().any(|peer| is_peer(peer, other)))
-            })
+            || policies.iter().flat_map(|policy| policy[direction].as_array().into_iter().flatten()).any(
+                |rule| {
+                    let ports = rule["ports"].as_array();
+                    let port_fits = ports.is_none_or(|ports| ports.iter().any(|open| open["port"] == port));
+                    let peers = rule[peers].as_array();
+                    port_fits && peers.is_none_or(|peers| peers.iter().any(|peer| is_peer(peer, other)))
+                },
+            )
     };
     passes(about(to, "Ingress"), "ingress", "from", from) && passes(about(from, "Egress"), "egress", "to", to)
 }
@@ -109,7 +111,9 @@ fn what_is_left_of_a_disruption_is_enough() {
             };
             let mut budgets = rendered.all("PodDisruptionBudget");
             let budgets = budgets.by_ref().filter(|budget| selects(&budget["spec"]["selector"], labels));
-            let [budget] = budgets.collect::<Vec<_>>()[..] else { panic!("{}: {name} needs one", rendered.name) };
+            let [budget] = budgets.collect::<Vec<_>>()[..] else {
+                panic!("{}: {name} needs one", rendered.name)
+            };
             let left = replicas - budget["spec"]["maxUnavailable"].as_u64().unwrap();
             let needed = if name.ends_with("tigerbeetle") { replicas / 2 + 1 } else { 1 };
             assert!(left >= needed, "{}: {left} of {replicas} {name}", rendered.name);
@@ -118,7 +122,8 @@ fn what_is_left_of_a_disruption_is_enough() {
         }
     }
     let tigerbeetle = shape("service").pod("sluice-tigerbeetle");
-    let apart = &tigerbeetle["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let apart =
+        &tigerbeetle["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     assert!(selects(&apart[0]["labelSelector"], &tigerbeetle["metadata"]["labels"]), "never two on a node");
 }
 
@@ -162,7 +167,10 @@ fn only_what_a_restart_mends_is_restarted() {
             match name.ends_with("tigerbeetle") {
                 true => assert!(liveness.is_null() && readiness["tcpSocket"].is_object(), "{name}"),
                 false => {
-                    assert_eq!((&liveness["httpGet"]["path"], &readiness["httpGet"]["path"]), (&"/livez".into(), &"/readyz".into()));
+                    assert_eq!(
+                        (&liveness["httpGet"]["path"], &readiness["httpGet"]["path"]),
+                        (&"/livez".into(), &"/readyz".into())
+                    );
                 }
             }
         }
@@ -177,7 +185,8 @@ fn only_what_a_restart_mends_is_restarted() {
 fn what_is_referred_to_is_there() {
     for rendered in shapes() {
         let here = |kind: &str, name: &Value| rendered.find(kind, string(name)).is_some();
-        let of_certificates: Vec<&Value> = rendered.all("Certificate").map(|made| &made["spec"]["secretName"]).collect();
+        let of_certificates: Vec<&Value> =
+            rendered.all("Certificate").map(|made| &made["spec"]["secretName"]).collect();
         let named = ["mine", "mine-too", "team-a"].map(Value::from);
         let sidecar = rendered.name.starts_with("hubs").then(|| patched(rendered));
         for pod in rendered.pods().map(|(_, pod)| pod).chain(sidecar.as_ref()) {
@@ -185,7 +194,11 @@ fn what_is_referred_to_is_there() {
                 let projected = volume["projected"]["sources"].as_array().into_iter().flatten();
                 for source in [volume].into_iter().chain(projected) {
                     let map = &source["configMap"]["name"];
-                    assert!(map.is_null() || named.contains(map) || here("ConfigMap", map), "{}: {map}", rendered.name);
+                    assert!(
+                        map.is_null() || named.contains(map) || here("ConfigMap", map),
+                        "{}: {map}",
+                        rendered.name
+                    );
                 }
                 let secret = &volume["secret"]["secretName"];
                 let there = secret.is_null() || named.contains(secret) || of_certificates.contains(&secret);
@@ -205,7 +218,9 @@ fn what_is_referred_to_is_there() {
                         open.into_iter().any(|open| open["name"] == port["targetPort"])
                     })
                 });
-                selects(&serde_json::json!({"matchLabels": service["spec"]["selector"]}), &labels) && ports && !owner.is_empty()
+                selects(&serde_json::json!({"matchLabels": service["spec"]["selector"]}), &labels)
+                    && ports
+                    && !owner.is_empty()
             });
             assert!(selected, "{}: {}", rendered.name, service["metadata"]["name"]);
         }

@@ -22,7 +22,8 @@ impl<'r> Laid<'r> {
     fn out(rendered: &'r Rendered, pod: Value, namespace: &'static str, authority: &Authority) -> Self {
         let laid = Self { rendered, pod, namespace, dir: tempfile::tempdir().unwrap() };
         for mount in list(&laid.container()["volumeMounts"]) {
-            let volume = list(&laid.pod["spec"]["volumes"]).iter().find(|volume| volume["name"] == mount["name"]);
+            let volume =
+                list(&laid.pod["spec"]["volumes"]).iter().find(|volume| volume["name"] == mount["name"]);
             let at = laid.path(string(&mount["mountPath"]));
             std::fs::create_dir_all(&at).unwrap();
             laid.fill(volume.expect("a volume"), &at, authority);
@@ -106,9 +107,9 @@ impl<'r> Laid<'r> {
     /// `sluice check` with the directories of the pod.
     fn check(&self) {
         let arguments = self.arguments("memory");
-        let directories = arguments.iter().filter(|argument| {
-            argument.starts_with("--config-dir") || argument.starts_with("--limits-dir")
-        });
+        let directories = arguments
+            .iter()
+            .filter(|argument| argument.starts_with("--config-dir") || argument.starts_with("--limits-dir"));
         let checked = run(sluice(self.dir.path(), &["check"]).args(directories));
         assert_eq!((checked.code, checked.stderr.as_str()), (0, ""), "{checked:?}");
         assert!(!checked.stdout.contains("warning") || self.namespace == "sluice", "{checked:?}");
@@ -132,20 +133,32 @@ fn base64(text: &str) -> Vec<u8> {
 fn issue(authority: &Authority, certificate: &Value, at: &Path) {
     std::fs::copy(authority.path("ca.pem"), at.join("ca.crt")).unwrap();
     authority.issue_as(&at.join("tls.crt"), &at.join("tls.key"), |params| {
-        let names = list(&certificate["dnsNames"]).iter().map(|name| string(name).to_owned()).collect::<Vec<_>>();
+        let names =
+            list(&certificate["dnsNames"]).iter().map(|name| string(name).to_owned()).collect::<Vec<_>>();
         params.subject_alt_names = CertificateParams::new(names).unwrap().subject_alt_names;
-        params.extended_key_usages = list(&certificate["usages"]).iter().map(|usage| match string(usage) {
-            "server auth" => ExtendedKeyUsagePurpose::ServerAuth,
-            "client auth" => ExtendedKeyUsagePurpose::ClientAuth,
-            other => panic!("{other}"),
-        }).collect();
+        params.extended_key_usages = list(&certificate["usages"])
+            .iter()
+            .map(|usage| match string(usage) {
+                "server auth" => ExtendedKeyUsagePurpose::ServerAuth,
+                "client auth" => ExtendedKeyUsagePurpose::ClientAuth,
+                other => panic!("{other}"),
+            })
+            .collect();
     });
 }
 
 /// The status and the body of an answer, with the authority's certificate and perhaps a token.
-fn curl(authority: &Authority, scheme: &str, sluice: &Sluice, path: &str, token: Option<&str>) -> (String, String) {
+fn curl(
+    authority: &Authority,
+    scheme: &str,
+    sluice: &Sluice,
+    path: &str,
+    token: Option<&str>,
+) -> (String, String) {
     let mut command = Command::new("curl");
-    command.args(["-s", "--max-time", "10", "-w", "\n%{http_code}", "--cacert"]).arg(authority.path("ca.pem"));
+    command
+        .args(["-s", "--max-time", "10", "-w", "\n%{http_code}", "--cacert"])
+        .arg(authority.path("ca.pem"));
     if let Some(token) = token {
         command.args(["-H", &format!("authorization: Bearer {token}")]);
     }
@@ -191,7 +204,8 @@ async fn the_service_answers_and_takes_new_files_without_a_restart() {
         assert_eq!((metrics(None), metrics(Some(&token))), ("401".to_owned(), "200".to_owned()), "{name}");
 
         // Somebody adds a file to the ConfigMap, and the kubelet swaps the directory.
-        let shop = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 1}}]";
+        let shop =
+            "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 1}}]";
         let demo = rendered.one("ConfigMap", "sluice-limits")["data"]["demo.yaml"].as_str().unwrap();
         config_map(&limits, 2, &[("demo.yaml", demo.to_owned()), ("shop.yaml", shop.to_owned())]);
         until("the new file to be live", async || {
@@ -214,12 +228,20 @@ async fn a_sidecar_uses_its_hub() {
 
     let laid = Laid::out(rendered, patched(rendered), "chat", &authority);
     // What sidecars call is each pod of the set, by the name that its Service gives it.
-    let expected: Vec<String> = (0..2).map(|n| format!("sluice-hub-{n}.sluice-hub.sluice.svc:8082")).collect();
-    assert!(matches!(laid.ledger(), LedgerUri::Hub { addresses } if addresses == expected), "{}", laid.ledger());
+    let expected: Vec<String> =
+        (0..2).map(|n| format!("sluice-hub-{n}.sluice-hub.sluice.svc:8082")).collect();
+    assert!(
+        matches!(laid.ledger(), LedgerUri::Hub { addresses } if addresses == expected),
+        "{}",
+        laid.ledger()
+    );
     // Here the name is an address.
     let settings = laid.path("/etc/sluice/sluice.yaml");
     let text = std::fs::read_to_string(&settings).unwrap();
-    let named = text.replace("ledger:\n  tls:\n", "ledger:\n  tls:\n    server_name: sluice-hub-0.sluice-hub.sluice.svc\n");
+    let named = text.replace(
+        "ledger:\n  tls:\n",
+        "ledger:\n  tls:\n    server_name: sluice-hub-0.sluice-hub.sluice.svc\n",
+    );
     assert_ne!(named, text);
     std::fs::write(std::fs::canonicalize(settings).unwrap(), named).unwrap();
     let own_token = std::fs::read_to_string(laid.path("/run/secrets/sluice-admin/token")).unwrap();
@@ -231,13 +253,37 @@ async fn a_sidecar_uses_its_hub() {
     })
     .await;
     probed(&authority, &sidecar, &container);
-    assert_eq!(curl(&authority, "HTTPS", &sidecar, "/metrics", Some(&token)).0, "200", "Prometheus has the token");
+    assert_eq!(
+        curl(&authority, "HTTPS", &sidecar, "/metrics", Some(&token)).0,
+        "200",
+        "Prometheus has the token"
+    );
 
     let asked = ["try", "--grpc", &sidecar.grpc, "demo", "path=/hello"];
     assert_eq!(run(&mut sluice(sidecar.dir.path(), &asked)).code, 0);
     let (_, peers) = curl(&authority, "HTTPS", &hub, "/v1/peers", Some(&token));
     let peers: Value = serde_json::from_str(&peers).unwrap_or_else(|error| panic!("{error}: {peers}"));
     assert_eq!(list(&peers["peers"]).len(), 1, "{peers}");
+}
+
+/// While a cluster is replaced the old one stays, the new one is another release, and both are reached.
+#[test]
+fn a_cluster_can_be_replaced() {
+    let manual = std::fs::read_to_string(root().join("docs/operating.md")).unwrap();
+    let both = manual
+        .split("```yaml\n")
+        .find(|part| part.starts_with("ledgers:\n"))
+        .expect("the values of the manual");
+    let both = both.split("```").next().unwrap();
+    let rendered = Rendered::of(&format!("shape: service\n{both}"));
+    let arguments = list(&rendered.pod("sluice")["spec"]["containers"][0]["args"]).iter().map(string);
+    let uris: Vec<&str> = arguments.filter_map(|argument| argument.strip_prefix("--ledger=")).collect();
+    assert!(uris.iter().all(|uri| uri.parse::<LedgerUri>().is_ok()), "{uris:?}");
+    let plain = shape("service").pod("sluice")["spec"]["containers"][0]["args"].to_string();
+    assert!(uris.len() == 2 && plain.contains(uris[0]), "the old one first: {uris:?}");
+    assert!(rendered.find("StatefulSet", "sluice-tigerbeetle").is_some(), "the old one stays");
+    let named = |release: &str, number: u32| format!("{release}-tigerbeetle-{number}.sluice.svc:3000");
+    assert!((0..3).all(|number| uris[1].contains(&named("next-sluice", number))), "{uris:?}");
 }
 
 /// Prometheus asks by names that the certificates have.

@@ -32,7 +32,9 @@ fn write() -> tempfile::TempDir {
     dir
 }
 
+/// As kubeconform asks: what comes first in apiVersion is the group, also where it is the version.
 fn named(group: &str, kind: &str, version: &str) -> String {
+    let group = if group.is_empty() { version } else { group };
     format!("{group}/{kind}_{version}.json")
 }
 
@@ -63,7 +65,10 @@ fn of_openapi(document: &Value) -> Vec<(String, Value)> {
         for kind in kinds.filter(|kind| KINDS.contains(&string(&kind["kind"]))) {
             let file = named(string(&kind["group"]), string(&kind["kind"]), string(&kind["version"]));
             let reference = format!("#/components/schemas/{name}");
-            schemas.push((file, json!({"$schema": DIALECT, "$ref": reference, "components": {"schemas": components}})));
+            schemas.push((
+                file,
+                json!({"$schema": DIALECT, "$ref": reference, "components": {"schemas": components}}),
+            ));
         }
     }
     schemas
@@ -93,9 +98,14 @@ fn strict(schema: &Value) -> Value {
             other => other.clone(),
         };
     };
-    let mut closed: Map<String, Value> =
-        fields.iter().map(|(name, value)| (name.clone(), if name == "default" || name == "enum" { value.clone() } else { strict(value) })).collect();
-    let is_open = fields.contains_key("additionalProperties") || fields.contains_key("x-kubernetes-preserve-unknown-fields");
+    let mut closed: Map<String, Value> = fields
+        .iter()
+        .map(|(name, value)| {
+            (name.clone(), if name == "default" || name == "enum" { value.clone() } else { strict(value) })
+        })
+        .collect();
+    let is_open = fields.contains_key("additionalProperties")
+        || fields.contains_key("x-kubernetes-preserve-unknown-fields");
     if fields.get("properties").is_some_and(Value::is_object) && fields.contains_key("type") && !is_open {
         closed.insert("additionalProperties".to_owned(), false.into());
     }

@@ -14,17 +14,24 @@ fn the_profile_is_that_of_the_runtime_and_io_uring() {
     let theirs: Value = serde_json::from_str(&theirs).unwrap();
     let ours = profile();
     assert_eq!(ours["defaultAction"], theirs["defaultAction"]);
-    let has = |rule: &Value, pointer: &str| rule.pointer(pointer).is_some_and(|list| !list.as_array().unwrap().is_empty());
+    let has = |rule: &Value, pointer: &str| {
+        rule.pointer(pointer).is_some_and(|list| !list.as_array().unwrap().is_empty())
+    };
     let for_us = |rule: &&Value| {
         let arches = rule.pointer("/includes/arches").and_then(Value::as_array);
         !has(rule, "/includes/caps")
-            && arches.is_none_or(|arches| ["amd64", "arm64"].iter().any(|ours| arches.contains(&(*ours).into())))
+            && arches
+                .is_none_or(|arches| ["amd64", "arm64"].iter().any(|ours| arches.contains(&(*ours).into())))
     };
-    let mut expected: Vec<Value> = list(&theirs["syscalls"]).iter().filter(for_us).map(|rule| {
-        let kept = ["names", "action", "errnoRet", "args"];
-        let rule = rule.as_object().unwrap().iter().filter(|(key, _)| kept.contains(&key.as_str()));
-        rule.map(|(key, value)| (key.clone(), value.clone())).collect()
-    }).collect();
+    let mut expected: Vec<Value> = list(&theirs["syscalls"])
+        .iter()
+        .filter(for_us)
+        .map(|rule| {
+            let kept = ["names", "action", "errnoRet", "args"];
+            let rule = rule.as_object().unwrap().iter().filter(|(key, _)| kept.contains(&key.as_str()));
+            rule.map(|(key, value)| (key.clone(), value.clone())).collect()
+        })
+        .collect();
     expected.push(serde_json::json!({
         "names": ["io_uring_enter", "io_uring_register", "io_uring_setup"], "action": "SCMP_ACT_ALLOW",
     }));
@@ -122,10 +129,14 @@ mod confined {
     #[tokio::test(flavor = "multi_thread")]
     async fn tigerbeetle_and_its_client_run_under_the_profile() {
         let dir = tempfile::tempdir().unwrap();
-        let server = std::env::var_os("SLUICE_TEST_TIGERBEETLE").expect("SLUICE_TEST_TIGERBEETLE must name the server");
+        let server = std::env::var_os("SLUICE_TEST_TIGERBEETLE")
+            .expect("SLUICE_TEST_TIGERBEETLE must name the server");
         let with = root().join("deploy/chart/files/seccomp.json");
         let mut runtimes = profile();
-        runtimes["syscalls"].as_array_mut().unwrap().retain(|rule| !rule["names"].to_string().contains("io_uring"));
+        runtimes["syscalls"]
+            .as_array_mut()
+            .unwrap()
+            .retain(|rule| !rule["names"].to_string().contains("io_uring"));
         let without = dir.path().join("default.json");
         std::fs::write(&without, runtimes.to_string()).unwrap();
 

@@ -19,6 +19,7 @@ fn mistakes_are_named() {
         ("{sluice: {replicas: 17}}", &["sluice.replicas", "16"]),
         ("{sluice: {replicaz: 2}}", &["replicaz"]),
         ("{shape: hubs}", &["sidecars.namespaces"]),
+        ("{shape: service, tigerbeetle: {enabled: false}}", &["ledgers", "at least 1"]),
         ("{tigerbeetle: {replicas: 2}}", &["tigerbeetle.replicas"]),
         ("{tigerbeetle: {cluster: 0}}", &["tigerbeetle.cluster", "1"]),
         ("{limits: {demo.json: x}}", &["limits", "demo.json"]),
@@ -73,7 +74,8 @@ fn notes(yaml: &str) -> String {
     assert!(copied.success());
     let template = "notes: | {{- include (print $.Template.BasePath \"/NOTES.txt\") . | nindent 2 }}\n";
     std::fs::write(copy.join("templates/notes.yaml"), template).unwrap();
-    let mut command = helm(&["template", "sluice", "--namespace", "sluice", "--show-only", "templates/notes.yaml"]);
+    let mut command =
+        helm(&["template", "sluice", "--namespace", "sluice", "--show-only", "templates/notes.yaml"]);
     let output = command.arg(copy).arg("--values").arg(dir.path().join("values.yaml")).output().unwrap();
     assert!(output.status.success(), "{}", text(output.stderr));
     string(&documents(&text(output.stdout))[0]["notes"]).to_owned()
