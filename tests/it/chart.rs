@@ -94,7 +94,7 @@ impl Rendered {
         Self { name, text, documents }
     }
 
-    fn all<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    fn all<'r, 'k>(&'r self, kind: &'k str) -> impl Iterator<Item = &'r Value> + use<'r, 'k> {
         self.documents.iter().filter(move |document| document["kind"] == kind)
     }
 

@@ -157,6 +157,17 @@ fn pods_may_do_what_they_need_and_no_more() {
     }
 }
 
+/// An upgrade of Sluice doesn't restart TigerBeetle.
+#[test]
+fn nothing_of_sluice_s_version_is_in_tigerbeetle_s_pods() {
+    let pod = shape("service").pod("sluice-tigerbeetle").to_string();
+    assert!(
+        !pod.contains(&format!("sluice-{}", env!("CARGO_PKG_VERSION")))
+            && !pod.contains("app.kubernetes.io/version"),
+        "{pod}"
+    );
+}
+
 /// Restart and wait are told apart: no liveness probe depends on a ledger.
 #[test]
 fn only_what_a_restart_mends_is_restarted() {
