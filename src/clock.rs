@@ -3,30 +3,36 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+pub const NS_PER_MS: u64 = 1_000_000;
+
 /// Milliseconds that never go back and do not stand still while the machine sleeps, from an arbitrary start: for whatever
 /// expires.
 pub fn monotonic_ms() -> u64 {
-    static START: OnceLock<Duration> = OnceLock::new();
-    let now = since_boot();
-    let start = *START.get_or_init(|| now);
-    // An hour ahead, so that "a while ago" can be subtracted from it.
-    millis(now.saturating_sub(start)) + 3_600_000
+    monotonic_ns() / NS_PER_MS
 }
 
-/// Includes the time that the machine slept, which an [`Instant`] does not.
+/// The same in nanoseconds: for how long something took as well.
+pub fn monotonic_ns() -> u64 {
+    static START: OnceLock<u64> = OnceLock::new();
+    let now = since_boot_ns();
+    let start = *START.get_or_init(|| now);
+    // An hour ahead, so that "a while ago" can be subtracted from it.
+    now.saturating_sub(start) + 3_600_000 * NS_PER_MS
+}
+
+/// Includes the time that the machine slept, which an [`Instant`] does not. 64 bits hold 584 years.
 #[cfg(target_os = "linux")]
-fn since_boot() -> Duration {
+fn since_boot_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+    now.tv_sec.cast_unsigned() * 1000 * NS_PER_MS + now.tv_nsec.cast_unsigned()
 }
 
 /// Elsewhere an [`Instant`] has to do.
 #[cfg(not(target_os = "linux"))]
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
-fn since_boot() -> Duration {
+fn since_boot_ns() -> u64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
-    FIRST.get_or_init(Instant::now).elapsed()
+    u64::try_from(FIRST.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
