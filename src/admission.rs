@@ -14,6 +14,7 @@ mod looks;
 mod quota;
 mod refusal;
 mod shadow;
+mod traced;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, RetryHint};
 use crate::snapshot::{Domain, Snapshot};
 use crate::telemetry::{Metrics, Reason};
+use crate::trace::Tracer;
 
 /// One request, as the domain sees it.
 #[derive(Debug)]
@@ -94,6 +96,8 @@ pub struct Admission {
     pub share: Arc<Share>,
     /// What was decided, for those who look.
     pub(crate) activity: Activity<Account>,
+    /// `None`: nobody wants traces.
+    pub(crate) tracer: Option<Tracer>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -117,6 +121,7 @@ impl Admission {
         let decided = self.decide_uncounted(snapshot, domain, request, now_ms).await;
         let took_ns = clock::monotonic_ns().saturating_sub(started_ns);
         self.metrics.decision_seconds.observe(took_ns as f64 / 1e9);
+        self.trace(&domain.name, &decided);
         if let Some(ratelimit) = &self.metrics.ratelimit {
             match &decided {
                 Ok(_) => ratelimit.answered(),
@@ -161,6 +166,7 @@ impl Admission {
     /// What follows the plan, for those who know what they want.
     pub async fn admit(&self, asked: &Asked<'_>) -> Result<Decision, DecideError> {
         let Asked { snapshot, plan, name, now_ms, .. } = *asked;
+        self.trace_limits(plan);
         let mut findings = Findings::of(plan);
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
             findings.failed |= failed;
@@ -180,7 +186,7 @@ impl Admission {
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(refuse(findings, kept, Reason::OverLimit)),
         };
-        // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
+        // Read before the ledger is asked: so whatever has ended by the ledger's clock has ended by ours too.
         let reserved_at_unix_ms = clock::unix_ms();
         let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
             Ok(Reserved::Held(id)) => id,
@@ -337,7 +343,7 @@ impl Admission {
                 let peeked = self.ledger.peek(&requirement.account, &requirement.spec);
                 *available = Some(peeked.unwrap_or_else(first_seen));
             }
-            // Whatever was guessed: what did not fit is not left.
+            // A sample may say otherwise, but what did not fit is not there.
             if findings.failed.contains(index) {
                 *available = available.map(|left| left.min(requirement.amount.saturating_sub(1)));
             }
@@ -345,7 +351,7 @@ impl Admission {
     }
 }
 
-/// What each requirement takes of its limit; a shadow takes nothing that others could lack.
+/// What each requirement takes of its limit. A shadow requirement counts as 0, because it never takes anything away from others.
 fn enforced(plan: &Plan) -> impl Iterator<Item = (LimitId, u64)> + Clone {
     plan.requirements.iter().map(|requirement| {
         let is_shadow = requirement.enforcement == Enforcement::Shadow;
@@ -358,7 +364,7 @@ fn up_to(n: u64) -> u64 {
     fastrand::u64(0..=n)
 }
 
-/// A tenant is whoever has a limit of its own: the first limit of the request that no name is shared by.
+/// The tenant of a request is its first limit that is derived from its own values, and not a named limit that others share.
 fn within_budget(
     snapshot: &Snapshot,
     domain: &Domain,

@@ -36,9 +36,18 @@ fn since_boot_ns() -> u64 {
 }
 
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
-#[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 pub fn unix_ms() -> u64 {
-    millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO))
+    millis(since_1970())
+}
+
+/// Nanoseconds since 1970, until the year 2554: for traces.
+pub(crate) fn unix_ns() -> u64 {
+    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the file that may")]
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// For how long something took.

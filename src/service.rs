@@ -16,6 +16,7 @@ pub(crate) mod watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -27,6 +28,7 @@ use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
+use crate::trace::{Call, Span};
 use ledgers::Ledgers;
 
 /// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
@@ -46,7 +48,7 @@ pub struct Service {
     pub(crate) tells: Tells,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
-    /// The source of the limits has not said anything yet, and nobody may be let in without them.
+    /// The xDS server has not sent any limits yet, and nobody may be admitted without them.
     unconfigured: AtomicBool,
     calls: TaskTracker,
     /// Of the gRPC port.
@@ -108,6 +110,11 @@ impl Service {
         self.connections.len()
     }
 
+    /// The span of a call with these headers, if it has one.
+    pub(crate) fn span(&self, call: &'static Call, headers: &HeaderMap) -> Option<Box<Span>> {
+        self.admission.tracer.as_ref()?.call(call, headers)
+    }
+
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -122,7 +129,7 @@ impl Service {
         self.unconfigured.store(false, Ordering::Release);
     }
 
-    /// The start is done and the end has not begun; the reason if not. Nothing of this is the ledger's.
+    /// Whether the start is done and the end has not begun; the reason if not. Whether the ledger answers makes no difference.
     pub(crate) fn started(&self) -> Result<(), String> {
         if self.draining.load(Ordering::Acquire) {
             return Err("draining".to_owned());

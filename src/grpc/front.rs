@@ -21,6 +21,7 @@ use tower::Service as _;
 
 use super::body::RequestBody;
 use super::head::Head;
+use super::traced::{SHOULD_RATE_LIMIT, note_failure};
 use super::unread::Unread;
 use super::{lease, rls};
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
@@ -135,7 +136,12 @@ impl Front {
                 let request_id = head.request_id(&parts.headers);
                 // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
                 // byte, which costs more than a second allocation.
-                Ok(match Box::pin(self.decide(message, request_id)).await {
+                let deciding = Box::pin(self.decide(message, request_id));
+                let decided = match self.service.span(&SHOULD_RATE_LIMIT, &parts.headers) {
+                    None => deciding.await,
+                    Some(span) => Box::pin(span.around(deciding)).await,
+                };
+                Ok(match decided {
                     Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),
                 })
@@ -174,16 +180,18 @@ impl Front {
         message: Bytes,
         request_id: Option<&str>,
     ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
-        let message = pb::RateLimitRequest::decode(message)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        rls::should_rate_limit(&self.service, &message, request_id).await
+        let answered = match pb::RateLimitRequest::decode(message) {
+            Ok(message) => rls::should_rate_limit(&self.service, &message, request_id).await,
+            Err(error) => Err(Status::invalid_argument(error.to_string())),
+        };
+        answered.inspect_err(note_failure)
     }
 }
 
 enum Read {
     /// One message and nothing else.
     Plain(Bytes),
-    /// Something else starts like this.
+    /// Something else, and the bytes that were read of it.
     Odd(Bytes),
 }
 
@@ -193,7 +201,7 @@ async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     if body.is_end_stream() || is_odd(&first) {
         return Ok(sorted(first));
     }
-    // Copied, because a message may come in very many very small frames, and each would keep what it came in.
+    // Copied: a message may come in many small frames, and each frame would keep the whole buffer that it came in.
     let mut read = BytesMut::from(first);
     while !is_odd(&read) {
         // Once, when the length is known: growing by and by would end in more than twice of it.
@@ -209,7 +217,7 @@ async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     Ok(Read::Odd(read.freeze()))
 }
 
-/// What was read to its end, or until it was odd.
+/// Sorts what was read: one plain message, or something else.
 fn sorted(mut read: Bytes) -> Read {
     if is_odd(&read) || whole_length(&read) != Some(read.len()) {
         return Read::Odd(read);
@@ -235,7 +243,7 @@ fn whole_length(read: &[u8]) -> Option<usize> {
     usize::try_from(length).ok()?.checked_add(PREFIX_BYTES)
 }
 
-/// Whether it can't become one plain message any more.
+/// Whether these bytes can't be the beginning of one plain message.
 fn is_odd(read: &[u8]) -> bool {
     let compressed = read.first().is_some_and(|flag| *flag != 0);
     let length = whole_length(read);

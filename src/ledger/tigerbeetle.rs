@@ -45,12 +45,13 @@ use crate::clock;
 use crate::limit::{LimitSpec, Overage};
 use crate::retry::schedule::paid_in_ms;
 use crate::telemetry::Metrics;
+use crate::trace;
 
 /// The handle.
 #[derive(Debug, Clone)]
 pub struct TigerBeetle {
     queue: mpsc::Sender<Work>,
-    /// Given back by callers that left at the last moment; as many as there are callers at most.
+    /// Chains of callers that left when the answer was already there, to be given back. At most one for each caller.
     abandoned: mpsc::UnboundedSender<Work>,
     provisioner: mpsc::Sender<provision::Request>,
     reader: mpsc::Sender<reader::Read>,
@@ -91,7 +92,7 @@ impl TigerBeetle {
             drop_output(until.clone().run_until_cancelled_owned(reading))
         };
         tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Reader, reading));
-        // A payment is one request, and whoever comes next goes on.
+        // A payment is one request. If it is cut off, the next look, or another instance, goes on.
         let (all, until) = (Arc::clone(&shared), closing.clone());
         let paying =
             move || drop_output(until.clone().run_until_cancelled_owned(payer::run(Arc::clone(&all))));
@@ -116,7 +117,8 @@ impl TigerBeetle {
         }
         let (reply, answer) = oneshot::channel();
         let (chain_sent, kind) = (chain.clone(), WorkKind::Apply);
-        let work = Work { chain: chain_sent, kind, sum: None, reply: Some(reply), is_completion };
+        let link = trace::link();
+        let work = Work { chain: chain_sent, kind, sum: None, reply: Some(reply), is_completion, link };
         self.queue.try_send(work).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.queue_full(),
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),

@@ -6,18 +6,21 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::sum::Sum;
 use crate::ledger::{Chain, LedgerError, Outcome, Verdict};
+use crate::trace::Link;
 
 /// What is written to the queue.
 #[derive(Debug)]
 pub(super) struct Work {
     pub chain: Chain,
     pub kind: WorkKind,
-    /// What it is given back from, if it was not reserved alone.
+    /// The sum that it is a part of, if it was not reserved alone.
     pub sum: Option<Arc<Sum>>,
     /// `None`: nobody waits.
     pub reply: Option<Reply>,
     /// It stays whatever becomes of its caller, who will send it again.
     pub is_completion: bool,
+    /// The call that it is for, if that has a span.
+    pub link: Option<Link>,
 }
 
 pub(super) type Reply = oneshot::Sender<Result<ChainAnswer, LedgerError>>;
@@ -42,7 +45,7 @@ pub(super) enum WorkKind {
 
 impl Work {
     pub(super) fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
-        Self { chain, kind: WorkKind::GiveBack, sum, reply: None, is_completion: false }
+        Self { chain, kind: WorkKind::GiveBack, sum, reply: None, is_completion: false, link: None }
     }
 
     pub(super) fn answer(self, answer: Result<Outcome, LedgerError>) {
@@ -68,7 +71,7 @@ pub(super) struct Waiting<'c> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(chain) = self.chain.take() else { return };
-        // From here on the worker sees that we left; what it sent before is ours to give back.
+        // From here on the worker sees that this caller left. If the answer has come before that, we give it back here.
         self.answer.close();
         let Ok(Ok(ChainAnswer { outcome, sum })) = self.answer.try_recv() else { return };
         if outcome.verdict == Verdict::Done && chain.can_be_given_back() {
