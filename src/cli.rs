@@ -5,6 +5,7 @@
 mod admin;
 mod bench;
 mod check;
+mod config_dir;
 mod connect;
 mod describe;
 mod env;
@@ -25,6 +26,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use self::admin::AdminArgs;
+use self::config_dir::ConfigDir;
 use self::connect::{Address, TlsArgs};
 use crate::activity::By;
 use crate::config::settings::secret::Secret;
@@ -161,13 +163,6 @@ const MAN_HELP: &str = "\
 Examples:
   sluice man | man -l -
   sluice man > /usr/local/share/man/man1/sluice.1";
-
-#[derive(Debug, Args)]
-struct ConfigDir {
-    /// Where sluice.yaml, limits/ and retry_policy.yaml are [default: config, if it is there]
-    #[arg(long, env = "SLUICE_CONFIG_DIR", value_name = "DIR")]
-    config_dir: Option<PathBuf>,
-}
 
 #[derive(Debug, Args)]
 struct ServeArgs {

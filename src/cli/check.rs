@@ -8,13 +8,13 @@ use super::admin::{Server, run_within};
 use super::{ADMIN_TOKEN, CheckArgs, complain, print_json, token};
 use crate::admin::config::LiveOutline;
 use crate::config::settings::secret::read_token;
-use crate::config::{self, Loaded, Problem};
+use crate::config::{Loaded, Problem};
 use crate::control::as_json;
 use crate::registry::changes::{self, Change};
 use crate::registry::outline::Outline;
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
-    let loaded = match config::load(args.config.config_dir.as_deref()) {
+    let loaded = match args.config.load() {
         Ok(loaded) => loaded,
         Err(problems) => {
             match args.json {

@@ -1,7 +1,6 @@
 //! `sluice serve`: files, flags, sockets, then run until a signal, then drain.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -13,23 +12,23 @@ use super::otel;
 use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
 use crate::config::settings::value::{LogFormat, old_and_new};
-use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
+use crate::config::{Loaded, Settings};
 use crate::telemetry;
 
 pub(super) fn run(args: ServeArgs) -> ExitCode {
-    let mut loaded = match config::load(args.config.config_dir.as_deref()) {
+    let mut loaded = match args.config.load() {
         Ok(loaded) => loaded,
         Err(problems) => {
             print_problems(&problems);
             return ExitCode::FAILURE;
         }
     };
-    let config_dir = args.config.config_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DIR));
+    let files = args.config.layout();
     let state_dir = Some(args.state_dir.clone());
     if let Err(message) = put_over(&mut loaded.settings, args) {
         return complain(&anyhow::Error::msg(message));
     }
-    match start(Options { loaded, files: config_dir.into(), state_dir }, || {}) {
+    match start(Options { loaded, files, state_dir }, || {}) {
         Ok(code) => code,
         Err(error) => complain(&error),
     }

@@ -25,6 +25,8 @@ pub enum LimitsIn {
     /// In `limits/` of the directory.
     #[default]
     Dir,
+    /// In this directory, which has to exist. Where directories are mounted one by one, none can lie in another.
+    Other(PathBuf),
     /// Where envoyproxy/ratelimit has them.
     Runtime(Runtime),
     /// In no files at all.
@@ -53,7 +55,7 @@ impl From<PathBuf> for Layout {
 impl Layout {
     /// Whether there is anything to watch.
     pub(crate) fn is_empty(&self) -> bool {
-        self.dir.is_none() && !matches!(self.limits, LimitsIn::Runtime(_))
+        self.dir.is_none() && !self.limits_are_named()
     }
 
     /// The directories whose changes matter.
@@ -61,6 +63,7 @@ impl Layout {
         let mut dirs: Vec<PathBuf> = self.dir.iter().cloned().collect();
         match &self.limits {
             LimitsIn::Dir => dirs.extend(self.dir.iter().map(|dir| dir.join("limits"))),
+            LimitsIn::Other(limits) => dirs.push(limits.clone()),
             LimitsIn::Runtime(runtime) => dirs.extend([runtime.root.clone(), runtime.dir()]),
             LimitsIn::Nowhere => {}
         }
@@ -69,7 +72,12 @@ impl Layout {
 
     /// Whether any of it is there.
     pub(crate) fn exists(&self) -> bool {
-        matches!(self.limits, LimitsIn::Runtime(_)) || self.dir.as_ref().is_some_and(|dir| dir.exists())
+        self.limits_are_named() || self.dir.as_ref().is_some_and(|dir| dir.exists())
+    }
+
+    /// Whether a place of its own was named for the limits.
+    fn limits_are_named(&self) -> bool {
+        matches!(self.limits, LimitsIn::Other(_) | LimitsIn::Runtime(_))
     }
 
     /// All files as they are now.
@@ -78,6 +86,9 @@ impl Layout {
         match (&self.limits, &self.dir) {
             (LimitsIn::Dir, None) => return Files::default(),
             (LimitsIn::Dir, Some(dir)) => return Files::read(dir),
+            (LimitsIn::Other(limits), _) => {
+                read_limits(check_dir(limits).and_then(|()| list_limits(limits)), &mut content);
+            }
             (LimitsIn::Runtime(runtime), _) => read_limits(runtime.list(), &mut content),
             (LimitsIn::Nowhere, _) => {}
         }

@@ -55,6 +55,27 @@ fn an_empty_directory_is_all_defaults() {
 }
 
 #[test]
+fn limits_can_lie_elsewhere() {
+    let dir = dir(&[
+        ("config/sluice.yaml", "drain: {wait_seconds: 7}"),
+        ("config/limits/unread.yaml", "domain: unread"),
+        ("elsewhere/a.yaml", "domain: a"),
+        ("elsewhere/..data/b.yaml", "domain: b"),
+    ]);
+    let limits = LimitsIn::Other(dir.path().join("elsewhere"));
+    let layout = Layout { dir: Some(dir.path().join("config")), limits };
+    let loaded = load_layout(&layout).unwrap();
+    assert_eq!(loaded.settings.drain.wait_seconds, 7);
+    assert_eq!(loaded.hot.registry.domain_names().collect::<Vec<_>>(), ["a"]);
+    assert!(layout.watched().contains(&dir.path().join("elsewhere")));
+
+    // Gone, it is a mistake: it was named.
+    fs::remove_dir_all(dir.path().join("elsewhere")).unwrap();
+    let problems = load_layout(&layout).unwrap_err();
+    assert!(problems[0].to_string().contains("elsewhere: is no directory that can be read"), "{problems:?}");
+}
+
+#[test]
 fn only_yaml_directly_in_limits_is_read_by_name() {
     let dir = dir(&[
         ("limits/b.yaml", "domain: b"),

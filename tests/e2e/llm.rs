@@ -230,14 +230,14 @@ async fn who_is_not_known_gets_nowhere() {
 }
 
 const GOOD: &str = r#"{"iss":"https://issuer.example","aud":"llm","exp":4102444800,"tenant":"bob"}"#;
-const KEY: &[u8] = b"not a secret, not a secret, not a";
+pub const KEY: &[u8] = b"not a secret, not a secret, not a";
 
-fn encoded(text: impl AsRef<[u8]>) -> String {
+pub fn encoded(text: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(text)
 }
 
 /// A JSON web token.
-fn token(claims: &str, key: &[u8]) -> String {
+pub fn token(claims: &str, key: &[u8]) -> String {
     let signed = format!("{}.{}", encoded(r#"{"alg":"HS256","typ":"JWT"}"#), encoded(claims));
     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(key).unwrap();
     mac.update(signed.as_bytes());

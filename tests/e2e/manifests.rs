@@ -1,15 +1,14 @@
 //! What envoy/istio and envoy/envoy-gateway put into other people's proxies: the Envoy parts are taken out, and Envoy has to
-//! take them. The Deployments are ones that Sluice starts with; those with hubs are in [`hubs`].
+//! take them, after the filters that authenticate. The chart that they refer to has tests of its own.
 
-mod hubs;
+mod authenticated;
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use crate::envoy::{FAIL_CLOSED, LEASES, RATELIMIT, validate};
-use crate::http;
-use crate::sluice::{Sluice, directory, run, serve, sluice};
+use crate::sluice::directory;
 
 /// The documents of a manifest.
 fn documents(name: &str) -> Vec<Value> {
@@ -26,6 +25,8 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("not a list: {value}"))
 }
 
+const ROUTER: &str = "envoy.filters.http.router";
+
 /// What a manifest adds to a proxy.
 #[derive(Default)]
 struct Parts {
@@ -39,7 +40,11 @@ impl Parts {
         for patch in list(&documents(name)[0]["spec"]["configPatches"]) {
             let value = patch["patch"]["value"].clone();
             match (patch["applyTo"].as_str(), patch["patch"]["operation"].as_str()) {
-                (Some("HTTP_FILTER"), Some("INSERT_BEFORE")) => parts.filters.push(value),
+                (Some("HTTP_FILTER"), Some("INSERT_BEFORE")) => {
+                    let before = patch.pointer("/match/listener/filterChain/filter/subFilter/name");
+                    assert_eq!(before, Some(&ROUTER.into()), "{name}: after all others, authentication too");
+                    parts.filters.push(value);
+                }
                 (Some("CLUSTER"), Some("ADD")) => parts.clusters.push(value),
                 _ => panic!("{name}: {patch}"),
             }
@@ -53,10 +58,13 @@ impl Parts {
             let operation = &patch["operation"];
             let value = operation["value"].clone();
             assert_eq!(operation["op"], "add", "{name}: {patch}");
-            match (patch["type"].as_str().unwrap().rsplit('.').next(), operation["path"].as_str()) {
-                (Some("Cluster"), Some("")) => parts.clusters.push(value),
-                (Some("Listener"), Some(path)) if path.ends_with("/http_filters/0") => {
-                    parts.filters.insert(0, value);
+            match patch["type"].as_str().unwrap().rsplit('.').next() {
+                Some("Cluster") if operation["path"] == "" => parts.clusters.push(value),
+                // To add at the place of an element is to insert before it.
+                Some("Listener") => {
+                    let router = format!("..http_filters[?(@.name=='{ROUTER}')]");
+                    assert_eq!(operation["jsonPath"], router, "{name}: after all others, authentication too");
+                    parts.filters.push(value);
                 }
                 _ => panic!("{name}: {patch}"),
             }
@@ -70,7 +78,7 @@ impl Parts {
         let router = "envoy.extensions.filters.http.router.v3.Router";
         let typed = |name: &str| format!("type.googleapis.com/{name}");
         let mut filters = self.filters.clone();
-        filters.push(json!({"name": "envoy.filters.http.router", "typed_config": {"@type": typed(router)}}));
+        filters.push(json!({"name": ROUTER, "typed_config": {"@type": typed(router)}}));
         let manager = json!({
             "@type": typed(manager),
             "stat_prefix": "ingress",
@@ -127,11 +135,9 @@ fn the_gateway_of_istio_does_what_the_bootstrap_does() {
     let mut parts = Parts::of_envoy_filter("istio/shared-envoyfilter.yaml");
     let service = "/rate_limit_service/grpc_service/envoy_grpc";
     let envoy_grpc = parts.rate_limit().pointer(service).unwrap().clone();
-    let deployed = documents("istio/shared.yaml");
-    let [name, host] = [&deployed[1]["metadata"]["name"], &deployed[2]["spec"]["host"]];
-    assert_eq!(host, &format!("{}.sluice.svc.cluster.local", name.as_str().unwrap()));
-    let port = &deployed[1]["spec"]["ports"][0]["port"];
-    let cluster = format!("outbound|{port}||{}", host.as_str().unwrap());
+    // The Service of the chart, as it is installed above.
+    let host = "sluice.sluice.svc.cluster.local";
+    let cluster = format!("outbound|8081||{host}");
     assert_eq!(envoy_grpc, json!({"cluster_name": cluster, "authority": host}));
     // Istio makes this one.
     parts.clusters.push(json!({"name": cluster, "type": "STATIC"}));
@@ -146,10 +152,9 @@ fn envoy_gateway_does_what_the_bootstrap_does() {
     let parts = Parts::of_patch_policy("envoy-gateway/envoypatchpolicy.yaml");
     parts.validate();
     assert_eq!(parts.rate_limit(), &rate_limit(LEASES));
-    let service = &documents("envoy-gateway/service.yaml")[0];
     let address = parts.clusters[0].pointer("/load_assignment/endpoints/0/lb_endpoints/0/endpoint/address");
-    let host = format!("{}.sluice.svc.cluster.local", service["metadata"]["name"].as_str().unwrap());
-    let expected = json!({"address": host, "port_value": service["spec"]["ports"][0]["port"]});
+    // The pods of the chart.
+    let expected = json!({"address": "sluice-pods.sluice.svc.cluster.local", "port_value": 8081});
     assert_eq!(address.unwrap()["socket_address"], expected);
 }
 
@@ -159,65 +164,4 @@ fn failing_closed_differs_in_what_it_says() {
     open["failure_mode_deny"] = json!(true);
     open["status_on_error"] = json!({"code": "ServiceUnavailable"});
     assert_eq!(open, closed);
-}
-
-/// The files of a Deployment's ConfigMap, where it mounts them.
-fn mounted(pod: &Value) -> Vec<(String, String)> {
-    let data = &documents("istio/config.yaml")[0]["data"];
-    let file = |item: &Value| {
-        let text = data[item["key"].as_str().unwrap()].as_str().expect("a key of the ConfigMap");
-        (format!("config/{}", item["path"].as_str().unwrap()), text.to_owned())
-    };
-    list(&pod["volumes"][0]["configMap"]["items"]).iter().map(file).collect()
-}
-
-/// Each Deployment mounts files where Sluice looks for them, and with them and its variables Sluice starts: here with
-/// secrets in another place, on free ports, and on the embedded ledger.
-#[tokio::test]
-async fn the_deployments_start() {
-    for (name, container) in [("istio/sidecar.yaml", "initContainers"), ("istio/shared.yaml", "containers")] {
-        let pod = documents(name)[0]["spec"]["template"]["spec"].clone();
-        let files = mounted(&pod);
-        let dir =
-            directory(&files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>());
-        let checked = run(&mut sluice(dir.path(), &["check"]));
-        assert_eq!((checked.code, checked.stderr.as_str()), (0, ""), "{name}: {checked:?}");
-
-        let settings = dir.path().join("config/sluice.yaml");
-        let text = std::fs::read_to_string(&settings).unwrap();
-        std::fs::write(settings, text.replace("/run/secrets/sluice", &dir.path().display().to_string()))
-            .unwrap();
-        std::fs::write(dir.path().join("secrets"), "0123456789abcdef0123456789abcdef\n").unwrap();
-        // What the image sets.
-        let mut command = serve(dir.path(), &[]);
-        command.env("SLUICE_GRPC", "0.0.0.0:0").env("SLUICE_ADMIN", "127.0.0.1:0");
-        for variable in list(&pod[container][0]["env"]) {
-            let value = variable["value"].as_str().unwrap_or("the token");
-            match variable["name"].as_str().unwrap() {
-                "SLUICE_LEDGER" => {
-                    let uri = value.parse::<::sluice::config::settings::value::LedgerUri>();
-                    assert!(uri.is_ok(), "{name}: {value}");
-                }
-                variable => {
-                    let free = value.replace(":8080", ":0").replace(":8081", ":0");
-                    command.env(variable, free);
-                }
-            }
-        }
-        let sluice = Sluice::start(dir, command).await;
-        for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-            if let Some(path) = pod[container][0][probe]["httpGet"]["path"].as_str() {
-                assert_eq!(http::get(sluice.admin, path).await.status, 200, "{name}: {path}");
-            }
-        }
-        // Beyond loopback nobody without the token.
-        let is_open = sluice.admin.ip().is_loopback();
-        assert_eq!(
-            http::get(sluice.admin, "/metrics").await.status,
-            if is_open { 200 } else { 401 },
-            "{name}"
-        );
-        let token = [("authorization", "Bearer the token")];
-        assert_eq!(http::send(sluice.admin, "GET", "/metrics", &token, "").await.status, 200, "{name}");
-    }
 }

@@ -139,21 +139,6 @@ fn the_profile_hubs_is_two_hubs_and_three_sidecars() {
     assert_eq!(addresses.len(), count, "two want the same port: {addresses:?}");
 }
 
-/// Where Docker's own reader of the file is there, it has to take it.
-#[test]
-fn compose_is_read_by_docker() {
-    let compose = |arguments: &[&str]| {
-        let mut command = Command::new("docker");
-        command.current_dir(root()).arg("compose").args(arguments).output()
-    };
-    if !compose(&["version"]).is_ok_and(|output| output.status.success()) {
-        eprintln!("no `docker compose` on this machine: docker-compose.yaml is compared, and not read by it");
-        return;
-    }
-    let output = compose(&["--profile", "hubs", "config", "--quiet"]).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
 #[test]
 fn every_container_has_a_version_and_a_health_check() {
     let compose = compose();

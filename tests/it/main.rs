@@ -96,6 +96,7 @@ mod hub_peers;
 mod hub_process;
 mod hub_rows;
 
+mod chart;
 mod demo;
 mod proto;
 mod release;

@@ -221,6 +221,20 @@ fn files_in_the_documents_are_right() {
     }
 }
 
+/// Whoever is woken finds what to do.
+#[test]
+fn every_alert_is_in_the_manual() {
+    let manual = read(&root().join("docs/operating.md"));
+    let alerts = read(&root().join("demo/prometheus/alerts.yaml"));
+    let alerts: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() > 10, "{alerts:?}");
+    let rows: Vec<&str> =
+        manual.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    for alert in alerts {
+        assert!(rows.contains(&alert), "{alert} has no row");
+    }
+}
+
 #[test]
 fn links_in_the_documents_lead_somewhere() {
     for path in documents().into_iter().chain([root().join("SECURITY.md")]) {
