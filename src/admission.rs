@@ -247,7 +247,8 @@ impl Admission {
             if members.is_empty() {
                 return Ok(Reserved::Held(lease));
             }
-            let Outcome { verdict, available, .. } = self.ledger.apply(&chain).await?;
+            let Outcome { verdict, available, decided_at_ns, .. } = self.ledger.apply(&chain).await?;
+            findings.decided_at_ns = decided_at_ns;
             for (&member, available) in members.iter().zip(available) {
                 findings.available[member] = Some(available);
             }

@@ -10,6 +10,7 @@ mod describe;
 mod explain;
 mod import;
 mod ratelimit;
+mod record;
 mod serve;
 mod text;
 mod top;
@@ -80,6 +81,11 @@ enum Command {
     /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
     #[command(after_help = TOP_HELP)]
     Top(TopArgs),
+    /// Write what a running server is asked into files that `simulate` reads
+    ///
+    /// Ends with a signal, or after --seconds. Requests that come faster than they can be written are missed and counted.
+    #[command(after_help = record::HELP)]
+    Record(record::RecordArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -344,6 +350,7 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Top(args) => top::run(&args),
+            Command::Record(args) => record::run(&args),
             Command::Completions { shell } => describe::completions(shell),
             Command::Man => describe::man(),
         }

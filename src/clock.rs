@@ -3,14 +3,30 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+/// When this process first looked: since boot, and by the wall clock.
+static START: OnceLock<(Duration, u64)> = OnceLock::new();
+
+/// What the monotonic clock begins with: an hour, so that "a while ago" can be subtracted from it.
+const AHEAD_NS: u64 = 3_600_000_000_000;
+
 /// Milliseconds that never go back and do not stand still while the machine sleeps, from an arbitrary start: for whatever
 /// expires.
 pub fn monotonic_ms() -> u64 {
-    static START: OnceLock<Duration> = OnceLock::new();
+    monotonic_ns() / 1_000_000
+}
+
+/// The same clock in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
     let now = since_boot();
-    let start = *START.get_or_init(|| now);
-    // An hour ahead, so that "a while ago" can be subtracted from it.
-    millis(now.saturating_sub(start)) + 3_600_000
+    let (start, _) = *START.get_or_init(|| (now, unix_ms()));
+    u64::try_from(now.saturating_sub(start).as_nanos()).map_or(u64::MAX, |ns| ns + AHEAD_NS)
+}
+
+/// When a time of [`monotonic_ns`] was, in nanoseconds since 1970, by the wall clock as it was when this process began. A
+/// millisecond of the one is a millisecond of the other, also if the wall clock was set since.
+pub(crate) fn unix_ns_of(monotonic_ns: u64) -> u64 {
+    let began_unix_ms = START.get().map_or(0, |(_, unix_ms)| *unix_ms);
+    began_unix_ms * 1_000_000 + monotonic_ns.saturating_sub(AHEAD_NS)
 }
 
 /// Includes the time that the machine slept, which an [`Instant`] does not.

@@ -29,6 +29,7 @@ pub mod registry;
 pub mod ledger;
 pub mod retry;
 pub(crate) mod activity;
+pub(crate) mod record;
 
 pub mod limit;
 pub mod codec;

@@ -9,6 +9,7 @@ pub(crate) mod forgive;
 pub(crate) mod inspect;
 pub(crate) mod ledgers;
 pub mod queue;
+pub(crate) mod record;
 pub mod reserve;
 pub mod unsent;
 pub(crate) mod watch;
@@ -25,6 +26,7 @@ use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
 use crate::queue::Queue;
+use crate::record::Recorders;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
 use ledgers::Ledgers;
@@ -44,6 +46,7 @@ pub struct Service {
     /// What it is called where others have a domain.
     lease_api_name: Arc<str>,
     pub(crate) tells: Tells,
+    recorders: Arc<Recorders>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     /// The source of the limits has not said anything yet, and nobody may be let in without them.
@@ -79,6 +82,7 @@ impl Service {
             lease_api,
             lease_api_name,
             tells,
+            recorders: Arc::default(),
             draining,
             unconfigured,
             calls,

@@ -33,6 +33,8 @@ pub struct Decision {
     pub refused: Option<RefusalCode>,
     /// What it is charged although it is refused.
     pub late: Option<Box<LateCharge>>,
+    /// When the ledger decided, by the monotonic clock, if it was asked and says so.
+    pub decided_at_ns: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -87,6 +89,7 @@ impl Decision {
             undo: None,
             refused: None,
             late: None,
+            decided_at_ns: None,
         }
     }
 
@@ -122,7 +125,9 @@ impl Decision {
         let limit = first.filter(|_| asked).map(|requirement| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
-        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None, late: None }
+        let decided_at_ns = findings.decided_at_ns;
+        let (lease, undo, refused, late) = (None, None, None, None);
+        Self { statuses, denial: Some(denial), reason, lease, undo, refused, late, decided_at_ns }
     }
 
     /// A quota that was left out because it is over may be charged what it has left.
@@ -140,14 +145,16 @@ impl Decision {
             findings.expect_late_charges(plan, findings.left_out);
         }
         let statuses = statuses(plan, &findings, None);
-        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None, late }
+        let (reason, decided_at_ns) = (Reason::Allowed, findings.decided_at_ns);
+        Self { statuses, denial: None, reason, lease, undo, refused: None, late, decided_at_ns }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
         let reason = Reason::BackendError;
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None, late: None }
+        let (lease, undo, refused, late) = (None, None, None, None);
+        Self { statuses, denial: None, reason, lease, undo, refused, late, decided_at_ns: None }
     }
 }
 

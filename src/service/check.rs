@@ -88,6 +88,9 @@ impl Service {
             let request =
                 Request { domain: check.domain, asks: &check.asks, is_retry, request_id: check.request_id };
             let mut decision = self.admission.decide(&snapshot, &request).await?;
+            if self.recorders.is_anybody_there() {
+                self.record_asked(&snapshot, &request, &decision);
+            }
             if let Some(late) = decision.late.take() {
                 Box::pin(self.charge_late(late)).await;
             }

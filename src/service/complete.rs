@@ -139,6 +139,10 @@ impl Service {
                 let settled = settler.apply(&lease, &settlements).await;
                 service.leases.settled(&lease, settled.as_ref().err());
                 if settled.is_ok() {
+                    if service.recorders.is_anybody_there() {
+                        let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
+                        service.recorders.tell_done(&lease.id.to_string(), held_ms);
+                    }
                     service.tell_those_who_wait(&snapshot, &lease, &settlements, why);
                 }
                 settled

@@ -45,6 +45,7 @@ mod informed;
 #[cfg(feature = "tigerbeetle")]
 mod informed_app;
 mod matching;
+mod record;
 mod tls;
 mod tls_cli;
 mod tls_files;
