@@ -11,6 +11,7 @@ mod explain;
 mod import;
 mod ratelimit;
 mod serve;
+mod simulate;
 mod text;
 mod top;
 mod try_it;
@@ -80,6 +81,11 @@ enum Command {
     /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
     #[command(after_help = TOP_HELP)]
     Top(TopArgs),
+    /// Say what limits would have done to traffic: logs, or made-up clients
+    ///
+    /// Decides with the code of a server on the memory ledger, on virtual time. Exits 1 on mistakes.
+    #[command(after_help = simulate::HELP)]
+    Simulate(simulate::SimulateArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -344,6 +350,7 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Top(args) => top::run(&args),
+            Command::Simulate(args) => simulate::run(args),
             Command::Completions { shell } => describe::completions(shell),
             Command::Man => describe::man(),
         }
