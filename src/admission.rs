@@ -145,7 +145,19 @@ impl Admission {
     ) -> Result<Decision, DecideError> {
         let now_ms = clock::monotonic_ms();
         let plan = snapshot.registry.plan(request.domain, request.asks, &self.accounts)?;
-        if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
+        self.decide_plan(snapshot, domain, request, &plan, now_ms).await
+    }
+
+    /// What follows the plan of a request.
+    pub(crate) async fn decide_plan(
+        &self,
+        snapshot: &Snapshot,
+        domain: &Domain,
+        request: &Request<'_, '_>,
+        plan: &Plan,
+        now_ms: u64,
+    ) -> Result<Decision, DecideError> {
+        if let Err(hint) = within_budget(snapshot, domain, request, plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
         if plan.descriptors.iter().all(|wanted| *wanted == Wanted::Bare) {
@@ -153,7 +165,7 @@ impl Admission {
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
         let is_retry = request.is_retry;
-        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, is_retry, now_ms }).await
+        self.admit(&Asked { snapshot, plan, name, domain: &domain.name, is_retry, now_ms }).await
     }
 
     /// What follows the plan, for those who know what they want.

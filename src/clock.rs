@@ -1,15 +1,19 @@
 //! The only file that reads the time. Everything else is handed `now`.
+//!
+//! A thread that simulates has [`VirtualTime`] instead: what runs on it reads the time that was set.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
+
+/// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ms`].
+const WEEK_MS: u64 = 7 * 24 * 3_600_000;
 
 /// When this process first looked: since boot, and by the wall clock.
 static START: OnceLock<(Duration, u64)> = OnceLock::new();
 
-/// What the monotonic clock begins with: an hour, so that "a while ago" can be subtracted from it.
-const AHEAD_NS: u64 = 3_600_000_000_000;
-
-/// Milliseconds that never go back and do not stand still while the machine sleeps, from an arbitrary start: for whatever
+/// Milliseconds that never go back and do not stand still while the machine sleeps, from a start of its own: for whatever
 /// expires.
 pub fn monotonic_ms() -> u64 {
     monotonic_ns() / 1_000_000
@@ -17,16 +21,27 @@ pub fn monotonic_ms() -> u64 {
 
 /// The same clock in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
+    if let Some(time) = VIRTUAL.get() {
+        return (time.now_ms - time.first_ms + beginning_ms(time.first_ms)) * 1_000_000;
+    }
     let now = since_boot();
-    let (start, _) = *START.get_or_init(|| (now, unix_ms()));
-    u64::try_from(now.saturating_sub(start).as_nanos()).map_or(u64::MAX, |ns| ns + AHEAD_NS)
+    let (start, unix_ms) = *START.get_or_init(|| (now, unix_ms()));
+    let passed_ns = u64::try_from(now.saturating_sub(start).as_nanos()).unwrap_or(u64::MAX);
+    passed_ns.saturating_add(beginning_ms(unix_ms) * 1_000_000)
 }
 
 /// When a time of [`monotonic_ns`] was, in nanoseconds since 1970, by the wall clock as it was when this process began. A
 /// millisecond of the one is a millisecond of the other, also if the wall clock was set since.
 pub(crate) fn unix_ns_of(monotonic_ns: u64) -> u64 {
     let began_unix_ms = START.get().map_or(0, |(_, unix_ms)| *unix_ms);
-    began_unix_ms * 1_000_000 + monotonic_ns.saturating_sub(AHEAD_NS)
+    (began_unix_ms - began_unix_ms % WEEK_MS + monotonic_ns / 1_000_000).saturating_sub(WEEK_MS) * 1_000_000
+        + monotonic_ns % 1_000_000
+}
+
+/// Where [`monotonic_ms`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
+/// rounded alike when the same traffic is simulated later. A week ahead, so that "a while ago" can be subtracted from it.
+fn beginning_ms(unix_ms: u64) -> u64 {
+    WEEK_MS + unix_ms % WEEK_MS
 }
 
 /// Includes the time that the machine slept, which an [`Instant`] does not.
@@ -48,6 +63,9 @@ fn since_boot() -> Duration {
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 pub fn unix_ms() -> u64 {
+    if let Some(time) = VIRTUAL.get() {
+        return time.now_ms;
+    }
     millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO))
 }
 
@@ -55,6 +73,44 @@ pub fn unix_ms() -> u64 {
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 pub fn instant() -> Instant {
     Instant::now()
+}
+
+/// Both clocks of a thread that simulates, in milliseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+struct SetTime {
+    first_ms: u64,
+    now_ms: u64,
+}
+
+thread_local! {
+    static VIRTUAL: Cell<Option<SetTime>> = const { Cell::new(None) };
+}
+
+/// The time of this thread is what it is set to, until this is dropped. Other threads don't notice.
+#[derive(Debug)]
+pub(crate) struct VirtualTime {
+    /// It is about the thread that made it.
+    not_send: PhantomData<*const ()>,
+}
+
+impl VirtualTime {
+    pub(crate) fn begin(first_ms: u64) -> Self {
+        VIRTUAL.set(Some(SetTime { first_ms, now_ms: first_ms }));
+        Self { not_send: PhantomData }
+    }
+
+    /// It is `now_ms`, which is not before the first. Whoever simulates several things, one after another, may go back from one
+    /// to the next.
+    pub(crate) fn set(&mut self, now_ms: u64) {
+        let there = VIRTUAL.get();
+        VIRTUAL.set(there.map(|time| SetTime { now_ms: time.first_ms.max(now_ms), ..time }));
+    }
+}
+
+impl Drop for VirtualTime {
+    fn drop(&mut self) {
+        VIRTUAL.set(None);
+    }
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -71,5 +127,24 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         let passed_ms = monotonic_ms() - before_ms;
         assert!((19..20_000).contains(&passed_ms), "{passed_ms}");
+    }
+
+    #[test]
+    fn both_clocks_are_at_the_same_place_of_the_week() {
+        let (monotonic, unix) = (monotonic_ms() % WEEK_MS, unix_ms() % WEEK_MS);
+        assert!(monotonic.abs_diff(unix) < 5_000, "{monotonic} {unix}");
+    }
+
+    #[test]
+    fn a_thread_that_simulates_has_its_own_time() {
+        let mut time = VirtualTime::begin(5_000);
+        assert_eq!((unix_ms(), monotonic_ms()), (5_000, WEEK_MS + 5_000));
+        time.set(WEEK_MS + 7_000);
+        assert_eq!((unix_ms(), monotonic_ms()), (WEEK_MS + 7_000, 2 * WEEK_MS + 7_000));
+        time.set(0);
+        assert_eq!(unix_ms(), 5_000, "it was never earlier");
+        assert!(std::thread::spawn(unix_ms).join().unwrap() > 1_000_000_000_000);
+        drop(time);
+        assert!(unix_ms() > 1_000_000_000_000);
     }
 }

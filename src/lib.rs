@@ -6,6 +6,7 @@
 #![warn(unreachable_pub)]
 
 pub mod cli;
+pub mod simulate;
 pub mod app;
 
 pub mod admin;

@@ -35,6 +35,10 @@ pub struct Decision {
     pub late: Option<Box<LateCharge>>,
     /// When the ledger decided, by the monotonic clock, if it was asked and says so.
     pub decided_at_ns: Option<u64>,
+    /// What is free of each limit after it was allowed, in the order of the plan, where that is known.
+    pub(crate) available: SmallVec<[Option<u64>; 4]>,
+    /// The requirements that were not charged although it was allowed: quotas and shadows that are over.
+    pub(crate) left_out: RequirementSet,
 }
 
 #[derive(Debug, Clone)]
@@ -81,16 +85,7 @@ impl Decision {
         let over = DescriptorStatus { is_over: true, reset_ms: Some(hint_ms), ..DescriptorStatus::bare() };
         let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
         let statuses = (0..descriptors).map(|_| over.clone()).collect();
-        Self {
-            statuses,
-            denial: Some(denial),
-            reason: Reason::RetryBudget,
-            lease: None,
-            undo: None,
-            refused: None,
-            late: None,
-            decided_at_ns: None,
-        }
+        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, ..Self::bare() }
     }
 
     /// What limits say no to. It may be charged all the same.
@@ -126,8 +121,7 @@ impl Decision {
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
         let decided_at_ns = findings.decided_at_ns;
-        let (lease, undo, refused, late) = (None, None, None, None);
-        Self { statuses, denial: Some(denial), reason, lease, undo, refused, late, decided_at_ns }
+        Self { statuses, denial: Some(denial), reason, decided_at_ns, ..Self::bare() }
     }
 
     /// A quota that was left out because it is over may be charged what it has left.
@@ -145,16 +139,30 @@ impl Decision {
             findings.expect_late_charges(plan, findings.left_out);
         }
         let statuses = statuses(plan, &findings, None);
-        let (reason, decided_at_ns) = (Reason::Allowed, findings.decided_at_ns);
-        Self { statuses, denial: None, reason, lease, undo, refused: None, late, decided_at_ns }
+        let Findings { available, left_out, decided_at_ns, .. } = findings;
+        Self { statuses, lease, undo, late, available, left_out, decided_at_ns, ..Self::bare() }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
-        let reason = Reason::BackendError;
         let statuses = statuses(plan, findings, None);
-        let (lease, undo, refused, late) = (None, None, None, None);
-        Self { statuses, denial: None, reason, lease, undo, refused, late, decided_at_ns: None }
+        Self { statuses, reason: Reason::BackendError, ..Self::bare() }
+    }
+
+    /// Allowed, and nothing else is said.
+    fn bare() -> Self {
+        Self {
+            statuses: SmallVec::new(),
+            denial: None,
+            reason: Reason::Allowed,
+            lease: None,
+            undo: None,
+            refused: None,
+            late: None,
+            available: SmallVec::new(),
+            left_out: RequirementSet::EMPTY,
+            decided_at_ns: None,
+        }
     }
 }
 

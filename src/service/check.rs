@@ -140,7 +140,7 @@ fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorSt
 }
 
 /// Whether an entry says that the caller has tried before. Those entries take no part in matching limits.
-pub(super) fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
+pub(crate) fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
     let mut is_retry = false;
     for ask in asks {
         if ask.entries.iter().any(|entry| entry.key == retry_key) {
