@@ -9,6 +9,7 @@ mod connect;
 mod describe;
 mod explain;
 mod import;
+mod progress;
 mod ratelimit;
 mod record;
 mod serve;

@@ -8,6 +8,10 @@ pub mod report;
 pub mod series;
 pub(crate) mod table;
 
+pub(crate) mod page;
+pub(crate) mod plot;
+mod markup;
+
 mod clients;
 mod compare;
 mod decisions;

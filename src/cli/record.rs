@@ -22,6 +22,7 @@ use self::files::Files;
 use self::order::Order;
 use super::admin::{AdminArgs, Server, TIMEOUT};
 use super::complain;
+use super::simulate::percent;
 use crate::clock;
 use crate::record::{Line, Message};
 
@@ -39,10 +40,10 @@ are several: traffic.jsonl.2 traffic.jsonl.1 traffic.jsonl";
 pub(super) struct RecordArgs {
     #[command(flatten)]
     server: AdminArgs,
-    /// Record only this share of the tenants, each with all of its requests: 10% or 0.1
+    /// Record only this share of the tenants, each with all of its requests, such as 10%
     ///
     /// A tenant is known by the entries of its first descriptor. It is in or out at all instances.
-    #[arg(long, value_name = "SHARE", default_value = "100%", value_parser = share)]
+    #[arg(long, value_name = "PERCENT", default_value = "100%", value_parser = share)]
     sample: f64,
     /// Write hashes in the place of values, but for those that the limits files mention
     ///
@@ -77,15 +78,10 @@ const TICK: Duration = Duration::from_millis(200);
 /// The server keeps no longer line.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// A share of something: `10%` or `0.1`.
+/// `10%`, or `10`, as a part of 1.
 fn share(text: &str) -> Result<f64, String> {
-    let number = |text: &str| text.trim().parse::<f64>().ok();
-    let share = match text.strip_suffix('%') {
-        Some(percent) => number(percent).map(|percent| percent / 100.0),
-        None => number(text),
-    };
-    let share = share.filter(|share| *share > 0.0 && *share <= 1.0);
-    share.ok_or_else(|| "a share is above 0% and at most 100%, as in 10% or 0.1".to_owned())
+    let share = percent(text).ok().filter(|share| *share > 0.0);
+    share.ok_or_else(|| "a percentage above 0% and at most 100%, such as 10%".to_owned())
 }
 
 /// A size: a whole number of bytes, kB, MB or GB.
@@ -304,7 +300,7 @@ mod tests {
 
     #[test]
     fn shares_and_sizes_are_read_as_people_write_them() {
-        for (text, expected) in [("10%", 0.1), ("0.1", 0.1), ("100%", 1.0), ("1", 1.0), ("0.5 %", 0.005)] {
+        for (text, expected) in [("10%", 0.1), ("10", 0.1), ("100%", 1.0), ("1", 0.01), ("0.5 %", 0.005)] {
             assert_eq!(share(text), Ok(expected), "{text}");
         }
         for text in ["0", "0%", "101%", "-1", "", "%", "ten", "NaN", "inf"] {
