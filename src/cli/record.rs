@@ -72,6 +72,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A server says something every 10 seconds, if only that it is there.
 const QUIET_MS: u64 = 30_000;
 
+/// When it is to stop, how long nothing must have come, and how long that is waited for.
+const LAST_QUIET: Duration = Duration::from_millis(500);
+const LAST_AT_MOST: Duration = Duration::from_secs(2);
+
 /// How often what is complete is written.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -198,7 +202,11 @@ impl Recorder {
                     }
                     continue;
                 }
-                () = stops.wait() => return Ok(Ended::Stopped),
+                () = stops.wait() => {
+                    // What it was asked before is on its way.
+                    drop(tokio::time::timeout(LAST_AT_MOST, self.read_rest(&mut body, &mut messages)).await);
+                    return Ok(Ended::Stopped);
+                }
             };
             let data = match frame {
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
@@ -208,6 +216,14 @@ impl Recorder {
             heard_ms = clock::monotonic_ms();
             self.take(messages.push(&data)?)?;
         }
+    }
+
+    /// Until nothing comes for a moment.
+    async fn read_rest(&mut self, body: &mut Incoming, messages: &mut Lines) -> anyhow::Result<()> {
+        while let Ok(Some(Ok(frame))) = tokio::time::timeout(LAST_QUIET, body.frame()).await {
+            self.take(messages.push(&frame.into_data().unwrap_or_default())?)?;
+        }
+        Ok(())
     }
 
     fn take(&mut self, lines: Vec<Bytes>) -> anyhow::Result<()> {

@@ -16,7 +16,7 @@ body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--paper);color:va
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}svg{max-width:100%;height:auto}figure{margin:1rem 0}\
 .wide{overflow-x:auto}table{border-collapse:collapse;min-width:100%}caption{text-align:left;color:var(--soft)}\
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}\
-thead th{color:var(--soft);font-weight:600}tbody th{font:.9em ui-monospace,monospace;white-space:normal;\
+thead th{color:var(--soft);font-weight:600}tbody th{min-width:20rem;font:.85em ui-monospace,monospace;white-space:normal;\
 overflow-wrap:anywhere}th:first-child,td:first-child{text-align:left}.no{color:var(--denied)}.soft{color:var(--soft)}";
 
 /// Nothing from anywhere, also if a name should ever get out of its quotes.
@@ -176,8 +176,8 @@ fn populations(out: &mut String, populations: &[PopulationReport]) {
         "admitted",
         "denied",
         "goodput",
-        "attempts per admission",
-        "returns per admission",
+        "attempts each",
+        "returns each",
         "mean wait",
         "p50",
         "p90",

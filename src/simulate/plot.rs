@@ -18,7 +18,7 @@ const WIDTH: f64 = 760.0;
 
 /// Where the drawing begins and ends: to its left are the numbers.
 const LEFT: f64 = 56.0;
-const RIGHT: f64 = WIDTH - 16.0;
+const RIGHT: f64 = WIDTH - 28.0;
 
 /// Between two plots of a file, and around them.
 const MARGIN: f64 = 16.0;
@@ -26,8 +26,8 @@ const MARGIN: f64 = 16.0;
 const STYLE: &str = "\
 text{font:12px system-ui,sans-serif;fill:var(--ink)}.title{font-size:16px;font-weight:600}.soft{fill:var(--soft)}\
 .name{font-family:ui-monospace,monospace}.end{text-anchor:end}.middle{text-anchor:middle}\
-.grid{stroke:var(--grid);stroke-width:1}.used{fill:var(--used);fill-opacity:.25;stroke:var(--used);stroke-width:1.5}\
-.limit{stroke:var(--limit);stroke-width:1.5;stroke-dasharray:6 3;fill:none}.denied{fill:var(--denied)}\
+.grid{stroke:var(--grid);stroke-width:1}.used{fill:var(--used);fill-opacity:.25;stroke:var(--used);stroke-width:1}\
+.limit{stroke:var(--limit);stroke-width:2;stroke-dasharray:6 3;fill:none}.denied{fill:var(--denied)}\
 .against{fill:none;stroke:var(--denied);stroke-width:1.5}.wait{fill:none;stroke-width:2}.most{stroke-width:1;stroke-dasharray:2 3}\
 .line0{stroke:var(--line0)}.line1{stroke:var(--line1)}.line2{stroke:var(--line2)}.line3{stroke:var(--line3)}\
 .far{stroke-opacity:.55}";

@@ -46,6 +46,7 @@ mod informed;
 mod informed_app;
 mod matching;
 mod record;
+mod simulation_docs;
 mod tls;
 mod tls_cli;
 mod tls_files;

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use ::sluice::api::pb;
+use ::sluice::clock;
+use ::sluice::config::settings::secret::Secret;
 use serde_json::{Value, json};
-use sluice::config::settings::secret::Secret;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
+use crate::ask::request;
 use crate::http;
 use crate::process::Process;
 use crate::sluice::{Sluice, run, sluice};
@@ -34,9 +39,13 @@ descriptors:
 
 /// A recorder that has begun.
 async fn recorder(served: &Sluice, arguments: &[&str]) -> Process {
-    let admin = served.admin.to_string();
+    recorder_of(served.admin, served.dir.path(), arguments).await
+}
+
+async fn recorder_of(admin: SocketAddr, dir: &Path, arguments: &[&str]) -> Process {
+    let admin = admin.to_string();
     let arguments = [&["record", "--admin", &admin], arguments].concat();
-    let process = Process::start("record", &mut sluice(served.dir.path(), &arguments));
+    let process = Process::start("record", &mut sluice(dir, &arguments));
     until("the recorder to begin", async || {
         let said = process.stderr();
         if said.starts_with("recording ") { Ok(()) } else { Err(said) }
@@ -287,4 +296,46 @@ async fn a_recorder_outlives_its_server_and_says_what_it_is_given_wrongly() {
         let ran = run(&mut sluice(served.dir.path(), &[&["record"], arguments].concat()));
         assert!(ran.code != 0 && ran.stderr.contains(said), "{said}: {ran:?}");
     }
+}
+
+const ROLLING: &str = "\
+domain: d
+limits:
+  - {key: all, kind: rolling, capacity: 150, window_seconds: 1}
+descriptors:
+  - key: tenant
+    limits:
+      - {name: rps, kind: rolling, capacity: 40, window_seconds: 1}
+      - {ref: all}
+";
+
+/// Callers that ask as fast as they are answered meet every border of a window, on several threads at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_recorded_run_replays_to_the_same_denials_one_for_one() {
+    let app = TestApp::with_limits(ROLLING).start().await;
+    let recording = recorder_of(app.app.admin, app.dir.path(), &["traffic.jsonl"]).await;
+    let mut callers = JoinSet::new();
+    for caller in 0..8 {
+        let mut client = app.client();
+        callers.spawn(async move {
+            let asked = request(&format!("tenant=t{} x{}", caller % 3, 1 + caller % 2));
+            let (mut denied, began) = (0u64, clock::instant());
+            while began.elapsed() < Duration::from_millis(3_200) {
+                let answer = client.should_rate_limit(asked.clone()).await.unwrap().into_inner();
+                denied += u64::from(answer.overall_code() == pb::Code::OverLimit);
+                tokio::time::sleep(Duration::from_millis(caller % 3)).await;
+            }
+            denied
+        });
+    }
+    let denied: u64 = callers.join_all().await.into_iter().sum();
+    stopped(recording).await;
+    let arguments = ["simulate", "--config-dir", ".", "--json", "traffic.jsonl"];
+    let ran = run(&mut sluice(app.dir.path(), &arguments));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let lines = lines(&app.dir.path().join("traffic.jsonl")).len();
+    assert!(denied > 100 && lines as u64 > denied + 100, "{denied} of {lines}");
+    assert_eq!(report["recorded"], json!({"denied": denied, "agree": lines}), "{}", report["limits"]);
+    assert_eq!((&report["requests"], &report["denied"]), (&json!(lines), &json!(denied)));
 }

@@ -7,12 +7,21 @@ use crate::simulate::markup::{Short, duration};
 use crate::simulate::report::Plots;
 
 /// Numbers along an axis, at most.
-const TIMES_MAX: u64 = 8;
+const TIMES_MAX: f64 = 8.0;
 const AMOUNTS_MAX: f64 = 4.0;
 
 /// Steps of time that people count in, in seconds.
-const STEPS: [u64; 18] =
-    [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400];
+const STEPS: [f64; 27] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0,
+    300.0, 600.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0,
+];
+
+/// The shortest of them, or of whole days, that divides a time into at most so many parts.
+fn time_step_ms(span_ms: f64, parts_max: f64) -> f64 {
+    let least = span_ms / 1000.0 / parts_max;
+    let days = || (least / 86_400.0).ceil() * 86_400.0;
+    STEPS.into_iter().find(|step| *step >= least).unwrap_or_else(days) * 1000.0
+}
 
 /// Time, from left to right.
 #[derive(Debug, Clone, Copy)]
@@ -50,13 +59,7 @@ impl Times {
 
     /// The numbers below a drawing that ends at `y`.
     pub(super) fn draw(&self, out: &mut String, y: f64) {
-        let seconds = self.span_ms / 1000.0;
-        let fits = |step: &u64| seconds / (*step as f64) <= TIMES_MAX as f64;
-        let days = || {
-            let most = (seconds / 86_400.0 / TIMES_MAX as f64).ceil();
-            most.max(1.0) * 86_400.0
-        };
-        let step_ms = STEPS.iter().find(|step| fits(step)).map_or_else(days, |step| *step as f64) * 1000.0;
+        let step_ms = time_step_ms(self.span_ms, TIMES_MAX).max(1000.0);
         let mut ms = 0.0;
         while ms <= self.span_ms {
             let x = self.at_ms(ms);
@@ -89,8 +92,19 @@ impl Amounts {
     }
 
     /// Lines across the drawing, and the numbers to their left.
-    pub(super) fn draw(&self, out: &mut String, label: impl Fn(f64) -> String) {
-        let step = step(self.most);
+    pub(super) fn draw(&self, out: &mut String) {
+        self.draw_each(out, step(self.most), amount);
+    }
+
+    /// The same for amounts that are milliseconds.
+    pub(super) fn draw_durations(&self, out: &mut String) {
+        self.draw_each(out, time_step_ms(self.most, AMOUNTS_MAX), |ms| match ms {
+            0.0 => "0".to_owned(),
+            ms => duration(ms),
+        });
+    }
+
+    fn draw_each(&self, out: &mut String, step: f64, label: impl Fn(f64) -> String) {
         let mut amount = 0.0;
         while amount <= self.most {
             let y = self.y(amount);
@@ -115,7 +129,7 @@ fn step(most: f64) -> f64 {
 }
 
 /// A number of things, short.
-pub(super) fn amount(number: f64) -> String {
+fn amount(number: f64) -> String {
     match number {
         n if n >= 1e9 => format!("{}G", Short(n / 1e9)),
         n if n >= 1e6 => format!("{}M", Short(n / 1e6)),
@@ -142,6 +156,10 @@ mod tests {
 
     #[test]
     fn times_are_few_whatever_the_span() {
+        assert_eq!(
+            [9.0, 300_000.0, 60_000.0 * 9.0].map(|ms| time_step_ms(ms, 4.0)),
+            [5.0, 120_000.0, 300_000.0]
+        );
         for seconds in [1u64, 59, 60, 3_600, 86_400, 86_400 * 7, 86_400 * 400] {
             let times = Times { span_ms: seconds as f64 * 1000.0, bucket_ms: 100.0 };
             let mut out = String::new();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::axis::{Amounts, Times, amount};
+use super::axis::{Amounts, Times};
 use super::{LEFT, MARGIN, Plot, RIGHT, heading};
 use crate::simulate::markup::{count, escaped, shortened};
 use crate::simulate::report::{LimitPlot, Plots};
@@ -69,7 +69,7 @@ fn one(out: &mut String, limit: &LimitPlot, times: &Times, top: f64) {
         top + 13.0,
     );
     let amounts = Amounts::up_to(limit.capacity.max(peak(limit)) as f64, first, last);
-    amounts.draw(out, amount);
+    amounts.draw(out);
     area(out, limit, times, &amounts, last);
     let y = amounts.y(limit.capacity as f64);
     let _ = write!(out, "<path class=\"limit\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");

@@ -29,7 +29,7 @@ pub(super) fn plot(plots: &Plots) -> Option<Plot> {
     let amounts = Amounts::up_to(most as f64, first, last);
     let legend = "from the first try to the admission; solid: the mean; dotted: the longest";
     let mut body = heading(TITLE, legend);
-    amounts.draw(&mut body, |ms| if ms == 0.0 { "0".to_owned() } else { duration(ms) });
+    amounts.draw_durations(&mut body);
     for (index, line) in lines.iter().enumerate() {
         draw(&mut body, line, index, &times, &amounts);
         name(&mut body, line, index, last + TIMES);
