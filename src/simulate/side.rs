@@ -32,6 +32,9 @@ use crate::telemetry::Metrics;
 /// Keys that are remembered: the coldest are forgotten, never their balances. 300 bytes each, so 40 MB.
 const KEYS_MAX: usize = 1 << 17;
 
+/// Requests after which it is forgotten who was active: nobody looks at a simulation while it runs.
+const REQUESTS_PER_CLEANING: u64 = 1_024;
+
 /// Whose denials are counted apart.
 const TENANTS_MAX: usize = 10_000;
 
@@ -104,17 +107,20 @@ impl Side {
     /// Begins now, by the clock of this thread.
     pub(super) fn new(loaded: Loaded, mode: Mode, seed: u64, clients: Clients) -> Self {
         let metrics = Arc::new(Metrics::default());
+        let keys_max = loaded.settings.limits.dynamic_keys_max.min(KEYS_MAX);
+        // Nothing that is hashed may depend on chance.
+        let hash = ahash::RandomState::with_seeds(1, 2, 3, 4);
         let ledger = Arc::new(Rotation::one(Backend::Memory(Memory::default())));
         let admission = Admission {
             ledger: layered(ledger, &settings::Ledger::default(), &metrics),
-            accounts: Accounts::new(loaded.settings.limits.dynamic_keys_max.min(KEYS_MAX)),
+            accounts: Accounts::with_hash(keys_max, hash.clone()),
             share: Arc::default(),
             activity: Activity::default(),
             metrics: Arc::clone(&metrics),
         };
         let now_ms = clock::unix_ms();
         Self {
-            snapshot: Snapshot::new(1, now_ms, loaded.hot, None, &metrics, None),
+            snapshot: Snapshot::new(1, now_ms, loaded.hot, None, &metrics, None).with_hash(&hash),
             admission,
             mode,
             unlimited: AHashMap::new(),
@@ -140,6 +146,9 @@ impl Side {
         time.set(request.time_ms);
         let decided = self.decide_now(batch, request);
         self.dice = fastrand::get_seed();
+        if self.totals.requests.is_multiple_of(REQUESTS_PER_CLEANING) {
+            self.admission.activity.ignore();
+        }
         decided
     }
 

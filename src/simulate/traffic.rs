@@ -60,6 +60,3 @@ impl Wrong {
         Self { field: field.into(), message: message.into() }
     }
 }
-
-#[cfg(test)]
-mod tests;

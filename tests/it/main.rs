@@ -105,6 +105,7 @@ mod rotation_app;
 mod slab_fleet;
 mod slab_simulation;
 mod scenario;
+mod simulate;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]

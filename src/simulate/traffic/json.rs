@@ -60,6 +60,7 @@ fn in_words(error: &serde_json::Error) -> Wrong {
             let message = message.split(" at line 1 column").next().unwrap_or(message);
             Wrong::field(field, message)
         }
+        None if error.column() == 0 => Wrong::line(format!("is not a request in JSON: {text}")),
         None => Wrong::line(format!("is not a request in JSON: {text} (column {})", error.column())),
     }
 }

@@ -89,8 +89,8 @@ impl Map {
 /// Gathers the names of fields while the file is read.
 #[derive(Default)]
 struct Reader {
-    /// With the line of each.
-    names: Vec<(String, u32)>,
+    /// With the line of each, and what says it.
+    names: Vec<(String, u32, String)>,
 }
 
 impl Reader {
@@ -105,19 +105,19 @@ impl Reader {
         let time = self.field(&fields, "time");
         let status = self.field(&fields, "status");
         let duration_ms = self.field(&fields, "duration_ms");
-        let hits = self.hits(&fields)?;
+        let hits = self.hits(&fields);
         let descriptors = self.descriptors(&fields);
-        let lines = self.lines(&fields)?;
-        let names = self.names.into_iter().map(|(name, _)| name).collect();
+        let lines = self.lines(&fields);
+        let names = self.names.into_iter().map(|(name, ..)| name).collect();
         let domain = fields.text("domain")?.to_owned();
-        Some(Map { lines, names, time: time?, domain, descriptors, hits, status, duration_ms })
+        Some(Map { lines: lines?, names, time: time?, domain, descriptors, hits: hits?, status, duration_ms })
     }
 
     /// The place of a field among the names.
-    fn place(&mut self, name: &str, line: u32) -> usize {
-        let there = self.names.iter().position(|(there, _)| there == name);
+    fn place(&mut self, name: &str, fields: &Fields<'_>, key: &str) -> usize {
+        let there = self.names.iter().position(|(there, ..)| there == name);
         there.unwrap_or_else(|| {
-            self.names.push((name.to_owned(), line));
+            self.names.push((name.to_owned(), fields.line_of(key), fields.at.key(key).to_string()));
             self.names.len() - 1
         })
     }
@@ -127,7 +127,7 @@ impl Reader {
         if name.is_empty() {
             fields.mistake(key, || "must be the name of a field");
         }
-        Some(self.place(name, fields.line_of(key)))
+        Some(self.place(name, fields, key))
     }
 
     fn hits(&mut self, fields: &Fields<'_>) -> Option<Hits> {
@@ -167,7 +167,7 @@ impl Reader {
     fn entry(&mut self, fields: &Fields<'_>) -> Option<Entry> {
         fields.need("key", "the name of an entry that Envoy sends, such as `path`");
         let value = match (fields.text("field"), fields.text("value")) {
-            (Some(name), None) => EntryValue::Field(self.place(name, fields.line_of("field"))),
+            (Some(name), None) => EntryValue::Field(self.place(name, fields, "field")),
             (None, Some(value)) => EntryValue::Fixed(value.to_owned()),
             (Some(_), Some(_)) => {
                 fields.mistake("value", || "is there beside `field`; an entry has one of them");
@@ -193,13 +193,13 @@ impl Reader {
         }
         let format = Format::parse(text).map_err(|message| fields.mistake("format", || message)).ok()?;
         let mut places = Vec::new();
-        for (name, line) in &self.names {
+        for (name, line, said_by) in &self.names {
             match format.find(name) {
                 Some(place) => places.push(place),
                 None => {
                     let there: Vec<&str> = format.names().collect();
                     let words = || format!("`{name}` is not in the format, which has {}", there.join(", "));
-                    fields.sink.mistake(*line, &At::ROOT, words);
+                    fields.sink.mistake(*line, &At::ROOT.key(said_by), words);
                 }
             }
         }
