@@ -7,35 +7,52 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+pub const NS_PER_MS: u64 = 1_000_000;
+
 /// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ms`].
 const WEEK_MS: u64 = 7 * 24 * 3_600_000;
 
-/// When this process first looked: since boot, and by the wall clock.
-static START: OnceLock<(Duration, u64)> = OnceLock::new();
+/// When this process first looked, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    since_boot: u64,
+    /// What the monotonic clock began with.
+    beginning: u64,
+    /// What is added to that for the time since 1970: whole weeks.
+    to_unix: u64,
+}
+
+static START: OnceLock<Start> = OnceLock::new();
+
+impl Start {
+    fn now(since_boot: u64) -> Self {
+        let unix_ms = unix_ms();
+        let beginning_ms = beginning_ms(unix_ms);
+        let to_unix = unix_ms.saturating_sub(beginning_ms) * NS_PER_MS;
+        Self { since_boot, beginning: beginning_ms * NS_PER_MS, to_unix }
+    }
+}
 
 /// Milliseconds that never go back and do not stand still while the machine sleeps, from a start of its own: for whatever
 /// expires.
 pub fn monotonic_ms() -> u64 {
-    monotonic_ns() / 1_000_000
+    monotonic_ns() / NS_PER_MS
 }
 
-/// The same clock in nanoseconds.
-pub(crate) fn monotonic_ns() -> u64 {
+/// The same in nanoseconds: for how long something took as well.
+pub fn monotonic_ns() -> u64 {
     if let Some(time) = VIRTUAL.get() {
-        return (time.now_ms - time.first_ms + beginning_ms(time.first_ms)) * 1_000_000;
+        return (time.now_ms - time.first_ms + beginning_ms(time.first_ms)) * NS_PER_MS;
     }
-    let now = since_boot();
-    let (start, unix_ms) = *START.get_or_init(|| (now, unix_ms()));
-    let passed_ns = u64::try_from(now.saturating_sub(start).as_nanos()).unwrap_or(u64::MAX);
-    passed_ns.saturating_add(beginning_ms(unix_ms) * 1_000_000)
+    let now = since_boot_ns();
+    let start = START.get_or_init(|| Start::now(now));
+    now.saturating_sub(start.since_boot) + start.beginning
 }
 
 /// When a time of [`monotonic_ns`] was, in nanoseconds since 1970, by the wall clock as it was when this process began. A
 /// millisecond of the one is a millisecond of the other, also if the wall clock was set since.
 pub(crate) fn unix_ns_of(monotonic_ns: u64) -> u64 {
-    let began_unix_ms = START.get().map_or(0, |(_, unix_ms)| *unix_ms);
-    (began_unix_ms - began_unix_ms % WEEK_MS + monotonic_ns / 1_000_000).saturating_sub(WEEK_MS) * 1_000_000
-        + monotonic_ns % 1_000_000
+    START.get().map_or(0, |start| start.to_unix).saturating_add(monotonic_ns)
 }
 
 /// Where [`monotonic_ms`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
@@ -44,20 +61,19 @@ fn beginning_ms(unix_ms: u64) -> u64 {
     WEEK_MS + unix_ms % WEEK_MS
 }
 
-/// Includes the time that the machine slept, which an [`Instant`] does not.
+/// Includes the time that the machine slept, which an [`Instant`] does not. 64 bits hold 584 years.
 #[cfg(target_os = "linux")]
-fn since_boot() -> Duration {
+fn since_boot_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+    now.tv_sec.cast_unsigned() * 1000 * NS_PER_MS + now.tv_nsec.cast_unsigned()
 }
 
 /// Elsewhere an [`Instant`] has to do.
 #[cfg(not(target_os = "linux"))]
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
-fn since_boot() -> Duration {
+fn since_boot_ns() -> u64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
-    FIRST.get_or_init(Instant::now).elapsed()
+    u64::try_from(FIRST.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
@@ -127,6 +143,17 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         let passed_ms = monotonic_ms() - before_ms;
         assert!((19..20_000).contains(&passed_ms), "{passed_ms}");
+    }
+
+    #[test]
+    fn a_time_is_when_it_was() {
+        let before_ns = unix_ms() * NS_PER_MS;
+        let (now_ns, after_ns) = (unix_ns_of(monotonic_ns()), (unix_ms() + 1) * NS_PER_MS);
+        // Both clocks were read one after the other when the process began.
+        let near = before_ns - 50 * NS_PER_MS..=after_ns + 50 * NS_PER_MS;
+        assert!(near.contains(&now_ns), "{before_ns} {now_ns} {after_ns}");
+        let later_ns = monotonic_ns() + 1_234_567;
+        assert_eq!(unix_ns_of(later_ns) % NS_PER_MS, later_ns % NS_PER_MS);
     }
 
     #[test]

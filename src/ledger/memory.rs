@@ -76,9 +76,9 @@ impl Ledger for Memory {
         let (applied, changes, now_ns) = {
             let mut core = self.core.lock();
             let now_ns = clock::monotonic_ns();
-            (core.apply(chain, now_ns / 1_000_000), core.take_debt_changes(), now_ns)
+            (core.apply(chain, now_ns / clock::NS_PER_MS), core.take_debt_changes(), now_ns)
         };
-        let now_ms = now_ns / 1_000_000;
+        let now_ms = now_ns / clock::NS_PER_MS;
         changes.iter().for_each(|change| self.log.write(change, now_ms));
         let outcome = applied?;
         Decrease::note(chain, outcome.verdict, now_ms);
