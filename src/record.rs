@@ -47,7 +47,7 @@ impl Sample {
             clippy::cast_sign_loss,
             reason = "it is between 0 and 2^64"
         )]
-        is_share.then(|| Self { highest: (share * u64::MAX as f64) as u64 })
+        is_share.then_some(Self { highest: (share * u64::MAX as f64) as u64 })
     }
 
     pub(crate) fn has(self, number: u64) -> bool {
