@@ -111,10 +111,12 @@ impl Admission {
         snapshot: &Snapshot,
         request: &Request<'_, '_>,
     ) -> Result<Decision, DecideError> {
-        let started = clock::instant();
+        let started_ns = clock::monotonic_ns();
         let domain = snapshot.domain(request.domain);
-        let decided = self.decide_uncounted(snapshot, domain, request).await;
-        self.metrics.decision_seconds.observe(started.elapsed().as_secs_f64());
+        let now_ms = started_ns / clock::NS_PER_MS;
+        let decided = self.decide_uncounted(snapshot, domain, request, now_ms).await;
+        let took_ns = clock::monotonic_ns().saturating_sub(started_ns);
+        self.metrics.decision_seconds.observe(took_ns as f64 / 1e9);
         if let Some(ratelimit) = &self.metrics.ratelimit {
             match &decided {
                 Ok(_) => ratelimit.answered(),
@@ -142,8 +144,8 @@ impl Admission {
         snapshot: &Snapshot,
         domain: &Domain,
         request: &Request<'_, '_>,
+        now_ms: u64,
     ) -> Result<Decision, DecideError> {
-        let now_ms = clock::monotonic_ms();
         let plan = snapshot.registry.plan(request.domain, request.asks, &self.accounts)?;
         self.decide_plan(snapshot, domain, request, &plan, now_ms).await
     }

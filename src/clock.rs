@@ -7,50 +7,58 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ms`].
-const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+pub const NS_PER_MS: u64 = 1_000_000;
+
+/// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ns`].
+const WEEK_NS: u64 = 7 * 24 * 3_600_000 * NS_PER_MS;
 
 /// Milliseconds that never go back and do not stand still while the machine sleeps, from a start of its own: for whatever
 /// expires.
 pub fn monotonic_ms() -> u64 {
-    static START: OnceLock<(Duration, u64)> = OnceLock::new();
-    if let Some(time) = VIRTUAL.get() {
-        return time.now_ms - time.first_ms + beginning_ms(time.first_ms);
+    monotonic_ns() / NS_PER_MS
+}
+
+/// The same in nanoseconds: for how long something took as well.
+pub fn monotonic_ns() -> u64 {
+    static START: OnceLock<(u64, u64)> = OnceLock::new();
+    if let Some(SetTime { first_ms, now_ms }) = VIRTUAL.get() {
+        let passed_ns = (now_ms - first_ms).saturating_mul(NS_PER_MS);
+        return passed_ns.saturating_add(beginning_ns(first_ms.saturating_mul(NS_PER_MS)));
     }
-    let now = since_boot();
-    let (start, beginning_ms) = *START.get_or_init(|| (now, beginning_ms(unix_ms())));
-    millis(now.saturating_sub(start)) + beginning_ms
+    let now = since_boot_ns();
+    let (start, beginning_ns) = *START.get_or_init(|| (now, beginning_ns(nanos(since_1970()))));
+    now.saturating_sub(start) + beginning_ns
 }
 
-/// Where [`monotonic_ms`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
+/// Where [`monotonic_ns`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
 /// rounded alike when the same traffic is simulated later. A week ahead, so that "a while ago" can be subtracted from it.
-fn beginning_ms(unix_ms: u64) -> u64 {
-    WEEK_MS + unix_ms % WEEK_MS
+fn beginning_ns(unix_ns: u64) -> u64 {
+    WEEK_NS + unix_ns % WEEK_NS
 }
 
-/// Includes the time that the machine slept, which an [`Instant`] does not.
+/// Includes the time that the machine slept, which an [`Instant`] does not. 64 bits hold 584 years.
 #[cfg(target_os = "linux")]
-fn since_boot() -> Duration {
+fn since_boot_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+    now.tv_sec.cast_unsigned() * 1000 * NS_PER_MS + now.tv_nsec.cast_unsigned()
 }
 
 /// Elsewhere an [`Instant`] has to do.
 #[cfg(not(target_os = "linux"))]
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
-fn since_boot() -> Duration {
+fn since_boot_ns() -> u64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
-    FIRST.get_or_init(Instant::now).elapsed()
+    nanos(FIRST.get_or_init(Instant::now).elapsed())
 }
 
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
-#[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 pub fn unix_ms() -> u64 {
-    if let Some(time) = VIRTUAL.get() {
-        return time.now_ms;
-    }
-    millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO))
+    VIRTUAL.get().map_or_else(|| millis(since_1970()), |time| time.now_ms)
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the file that may")]
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// For how long something took.
@@ -97,6 +105,10 @@ impl Drop for VirtualTime {
     }
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -115,12 +127,14 @@ mod tests {
 
     #[test]
     fn both_clocks_are_at_the_same_place_of_the_week() {
+        const WEEK_MS: u64 = WEEK_NS / NS_PER_MS;
         let (monotonic, unix) = (monotonic_ms() % WEEK_MS, unix_ms() % WEEK_MS);
         assert!(monotonic.abs_diff(unix) < 5_000, "{monotonic} {unix}");
     }
 
     #[test]
     fn a_thread_that_simulates_has_its_own_time() {
+        const WEEK_MS: u64 = WEEK_NS / NS_PER_MS;
         let mut time = VirtualTime::begin(5_000);
         assert_eq!((unix_ms(), monotonic_ms()), (5_000, WEEK_MS + 5_000));
         time.set(WEEK_MS + 7_000);

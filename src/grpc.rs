@@ -4,6 +4,7 @@
 
 mod body;
 mod front;
+mod head;
 mod lease;
 pub(crate) mod opening;
 pub mod rls;
@@ -17,7 +18,7 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +33,7 @@ use crate::api::pb;
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::config::settings::ratelimit::ConnectionAge;
 use crate::listen::port::{Bounds, Place, Port};
+use crate::listen::seldom::Seldom;
 use crate::listen::{Listener, Transport};
 use crate::service::Service;
 use crate::telemetry::Metrics;
@@ -111,7 +113,7 @@ pub(crate) async fn serve(
         .add_service(reflection_alpha.max_decoding_message_size(MESSAGE_BYTES_MAX));
     let reflections = Arc::new(Semaphore::new(REFLECTIONS_MAX));
     let server = Server {
-        front: Front { service, routes: routes.prepare(), reflections },
+        front: Arc::new(Front { service, routes: routes.prepare(), reflections }),
         http: http(Calls(Arc::clone(&port))),
         age,
         stop: stop.clone(),
@@ -123,7 +125,7 @@ pub(crate) async fn serve(
 }
 
 struct Server {
-    front: Front,
+    front: Arc<Front>,
     http: http2::Builder<Calls>,
     age: Option<ConnectionAge>,
     stop: CancellationToken,
@@ -132,21 +134,20 @@ struct Server {
 
 impl Server {
     fn connect(&self, stream: Transport, place: Place) {
-        let (front, connection) = (self.front.clone(), Arc::clone(&place.connection));
+        let (front, connection) = (Arc::clone(&self.front), Arc::clone(&place.connection));
         let open = front.service.connection();
         let unread = Arc::new(Unread::default());
         let stream = Watched::new(stream, Arc::clone(&unread));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer = service_fn(move |request| {
-            Box::pin(front.clone().answer(Arc::clone(&connection), Arc::clone(&unread), request))
+            Box::pin(Arc::clone(&front).answer(Arc::clone(&connection), Arc::clone(&unread), request))
         });
-        let calls = GracefulShutdown::new();
         let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
-        let served = place.keep(calls.watch(self.http.serve_connection(stream, answer)));
+        let served = self.http.serve_connection(stream, answer);
         let (age, stop) = (self.age, self.stop.clone());
         port.run(async move {
-            serve_until(served, calls, age, stop).await;
+            place.keep(serve_until(served, age, stop)).await;
             drop(open_connection);
             drop(open);
         });
@@ -154,12 +155,11 @@ impl Server {
 }
 
 /// Serves a connection to its end. From `stop` on, or when it is old, the peer is told to open another, and calls under way finish.
-async fn serve_until(
-    served: impl Future<Output = ()>,
-    calls: GracefulShutdown,
+pub(crate) async fn serve_until<C: GracefulConnection>(
+    served: C,
     age: Option<ConnectionAge>,
     stop: CancellationToken,
-) {
+) -> Result<(), C::Error> {
     let mut served = std::pin::pin!(served);
     let old = async {
         match age {
@@ -168,16 +168,21 @@ async fn serve_until(
             None => std::future::pending().await,
         }
     };
+    let told = async {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = old => {}
+        }
+    };
     tokio::select! {
-        () = &mut served => return,
-        () = stop.cancelled() => {}
-        () = old => {}
+        biased;
+        ended = &mut served => return ended,
+        () = Seldom::new(told) => served.as_mut().graceful_shutdown(),
     }
-    let ending = async { tokio::join!(served, calls.shutdown()) };
     match age.filter(|_| !stop.is_cancelled()) {
         // Who doesn't go is left.
-        Some(age) => drop(tokio::time::timeout(age.grace, ending).await),
-        None => drop(ending.await),
+        Some(age) => tokio::time::timeout(age.grace, served).await.unwrap_or(Ok(())),
+        None => served.await,
     }
 }
 

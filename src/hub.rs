@@ -32,7 +32,7 @@ use self::peers::Peers;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::grpc::opening::Opening;
-use crate::grpc::{Calls, PREFACE_WITHIN};
+use crate::grpc::{Calls, PREFACE_WITHIN, serve_until};
 use crate::ledger::hub::pb::ledger_service_server::{LedgerService, LedgerServiceServer};
 use crate::ledger::hub::{pb, wire};
 use crate::ledger::{Backend, Ledger, Rotation};
@@ -141,18 +141,8 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
             answer(Arc::clone(&hub), routes.clone(), Arc::clone(&connection), request)
         });
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
-        let (served, stop) = (http.serve_connection(stream, answer), stop.clone());
-        port.run(async move {
-            let served = async move {
-                tokio::pin!(served);
-                tokio::select! {
-                    ended = &mut served => return ended,
-                    () = stop.cancelled() => served.as_mut().graceful_shutdown(),
-                }
-                served.await
-            };
-            place.keep(served).await;
-        });
+        let served = serve_until(http.serve_connection(stream, answer), None, stop.clone());
+        port.run(place.keep(served));
     };
     listener.serve(&port, stop.clone(), connect).await;
 }

@@ -4,6 +4,7 @@
 
 pub mod descriptors;
 pub(crate) mod port;
+pub(crate) mod seldom;
 pub(crate) mod stream;
 pub(crate) mod token;
 pub(crate) mod transport;

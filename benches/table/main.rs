@@ -14,6 +14,7 @@
 
 mod bare;
 mod client;
+mod hubs;
 mod instructions;
 mod keys;
 mod load;
@@ -49,6 +50,7 @@ fn main() {
         // Only these rows, where nothing else is to be known.
         Some("slabs") => return Table::new().only(Table::slab_rows),
         Some("tls") => return Table::new().only(Table::tls_rows),
+        Some("hubs") => return Table::new().only(Table::hub_rows),
         _ => Table::new().measure(),
     }
     let counts = instructions::count_all();
@@ -115,6 +117,7 @@ impl Table {
         self.client_rows(&tigerbeetle, &durable);
         drop((tigerbeetle, durable));
         self.slab_rows();
+        self.hub_rows();
         self.sum_rows();
         let (before, after) = keys::before_and_after(&self.runtime);
         println!(

@@ -90,11 +90,20 @@ impl Server {
         Self { grpc: grpc.to_owned(), process }
     }
 
-    /// Where a Sluice has its admin port. Once.
+    /// Where a Sluice has its admin port. Once, before any other.
     pub fn admin(&mut self) -> String {
+        self.address_of("admin")
+    }
+
+    /// Where a hub listens. Once, after the admin port.
+    pub fn hub(&mut self) -> String {
+        self.address_of("hub")
+    }
+
+    fn address_of(&mut self, port: &str) -> String {
         let line = self.process.line();
-        let admin = line.strip_prefix("admin listening on ");
-        admin.unwrap_or_else(|| panic!("no admin port in `{line}`")).to_owned()
+        let address = line.strip_prefix(&format!("{port} listening on "));
+        address.unwrap_or_else(|| panic!("no {port} port in `{line}`")).to_owned()
     }
 }
 

@@ -19,7 +19,7 @@ const WARM_RATE: f64 = 1_000.0;
 const QUIET_RATE: f64 = 200.0;
 
 /// Until it is connected, every answer is an error.
-const CONNECTED_AFTER: Duration = Duration::from_secs(3);
+pub(super) const CONNECTED_AFTER: Duration = Duration::from_secs(3);
 
 /// What TigerBeetle is asked for, whatever it is.
 const ASKS: &str = "sluice_ledger_batch_events_count";

@@ -20,7 +20,7 @@ use crate::telemetry::Reason;
 #[derive(Debug)]
 pub struct Decision {
     /// One per descriptor, in the order of the request.
-    pub statuses: SmallVec<[DescriptorStatus; 4]>,
+    pub statuses: SmallVec<[DescriptorStatus; 2]>,
     /// `None`: allowed.
     pub denial: Option<Denial>,
     /// Why it is what it is.
@@ -169,7 +169,7 @@ impl DescriptorStatus {
     }
 }
 
-fn statuses(plan: &Plan, findings: &Findings, hint_ms: Option<u64>) -> SmallVec<[DescriptorStatus; 4]> {
+fn statuses(plan: &Plan, findings: &Findings, hint_ms: Option<u64>) -> SmallVec<[DescriptorStatus; 2]> {
     plan.descriptors.iter().map(|wanted| status(plan, findings, *wanted, hint_ms)).collect()
 }
 

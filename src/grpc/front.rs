@@ -8,7 +8,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
@@ -21,20 +20,18 @@ use tonic::{Code, Status, TimeoutExpired};
 use tower::Service as _;
 
 use super::body::RequestBody;
+use super::head::Head;
 use super::unread::Unread;
 use super::{lease, rls};
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
-use crate::api::{self, pb};
+use crate::api::pb;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::{Call, Connection};
 use crate::service::Service;
 
-// Made once: a name that is looked up as text is parsed first.
+// Made once: a name that is used as text is parsed first.
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-static REQUEST_ID: HeaderName = HeaderName::from_static(api::REQUEST_ID);
-static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
 /// In front of a message: whether it is compressed, and its length.
 pub(crate) const PREFIX_BYTES: usize = 5;
@@ -51,8 +48,8 @@ pub(crate) const REFLECTIONS_MAX: usize = 16;
 /// have sent only their headers hold 36 MB, which is 8.7 kB each.
 const CALL_BYTES: usize = 12 << 10;
 
-/// One connection's way in.
-#[derive(Debug, Clone)]
+/// The way in, one for all connections.
+#[derive(Debug)]
 pub(crate) struct Front {
     pub(crate) service: Arc<Service>,
     /// Every method there is, this one too.
@@ -91,12 +88,13 @@ impl From<Content> for Answer {
 
 impl Front {
     pub(crate) async fn answer(
-        self,
+        self: Arc<Self>,
         connection: Arc<Connection>,
         unread: Arc<Unread>,
         request: Request<Incoming>,
     ) -> Result<Response<Answer>, Infallible> {
-        let call = match connection.call(CALL_BYTES + bytes_of(request.headers())) {
+        let head = Head::of(request.headers());
+        let call = match connection.call(CALL_BYTES + head.bytes) {
             Ok(call) => call,
             Err(full) => {
                 let mut answer = refusal(&Status::resource_exhausted(full.to_string()));
@@ -105,11 +103,12 @@ impl Front {
             }
         };
         let is_stream = is_stream(request.uri().path());
-        let limit = timeout_of(request.headers());
+        let limit = head.timeout(request.headers());
         let request = request.map(|body| RequestBody::new(body, Arc::clone(&call)));
+        let routed = std::pin::pin!(self.route(&head, request));
         let mut answer = match limit {
-            None => self.route(request).await?,
-            Some(limit) => match tokio::time::timeout(limit, self.route(request)).await {
+            None => routed.await?,
+            Some(limit) => match tokio::time::timeout(limit, routed).await {
                 Ok(answer) => answer?,
                 Err(_) => refusal(&Status::from_error(Box::new(TimeoutExpired(())))),
             },
@@ -121,14 +120,19 @@ impl Front {
         Ok(answer)
     }
 
-    async fn route(self, request: Request<RequestBody>) -> Result<Response<Answer>, Infallible> {
-        if request.uri().path() != rls::PATH || request.headers().contains_key(&GRPC_ENCODING) {
-            return self.by_tonic(request).await;
+    async fn route(
+        self: Arc<Self>,
+        head: &Head,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Answer>, Infallible> {
+        // What goes to tonic is on the heap, so that those calls that don't need no room for it.
+        if request.uri().path() != rls::PATH || head.is_encoded {
+            return Box::pin(self.by_tonic(request)).await;
         }
         let (parts, mut body) = request.into_parts();
         match read(&mut body).await {
             Ok(Read::Plain(message)) => {
-                let request_id = parts.headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+                let request_id = head.request_id(&parts.headers);
                 // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
                 // byte, which costs more than a second allocation.
                 Ok(match Box::pin(self.decide(message, request_id)).await {
@@ -138,13 +142,13 @@ impl Front {
             }
             Ok(Read::Odd(start)) => {
                 let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
-                self.by_tonic(request).await
+                Box::pin(self.by_tonic(request)).await
             }
             Err(status) => Ok(refusal(&status)),
         }
     }
 
-    async fn by_tonic<B>(mut self, request: Request<B>) -> Result<Response<Answer>, Infallible>
+    async fn by_tonic<B>(self: Arc<Self>, request: Request<B>) -> Result<Response<Answer>, Infallible>
     where
         B: Body<Data = Bytes, Error = Status> + Send + 'static,
     {
@@ -156,7 +160,7 @@ impl Front {
             };
             reflection = Some(permit);
         }
-        let answer = self.routes.call(request).await?;
+        let answer = self.routes.clone().call(request).await?;
         if let Some(status) = too_large(&answer) {
             return Ok(refusal(&status));
         }
@@ -246,32 +250,10 @@ fn is_stream(path: &str) -> bool {
     path.starts_with(REFLECTION) || is(WATCH_LEASE) || is(WATCH_HEALTH)
 }
 
-/// As HTTP/2 counts them.
-fn bytes_of(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
-}
-
 /// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
 fn too_large(answer: &Response<tonic::body::Body>) -> Option<Status> {
     let status = Status::from_header_map(answer.headers())?;
     (status.code() == Code::OutOfRange).then(|| Status::invalid_argument(status.message()))
-}
-
-/// As the caller wrote it; what can't be read is no limit.
-fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
-    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    // At most eight digits, says gRPC; so nothing here overflows.
-    let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
-    Some(match unit {
-        "H" => Duration::from_secs(number * 3600),
-        "M" => Duration::from_secs(number * 60),
-        "S" => Duration::from_secs(number),
-        "m" => Duration::from_millis(number),
-        "u" => Duration::from_micros(number),
-        "n" => Duration::from_nanos(number),
-        _ => return None,
-    })
 }
 
 fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
@@ -362,19 +344,6 @@ mod tests {
             (b"\0\0\x10\0\x01", true, Some(MESSAGE_BYTES_MAX + 6)),
         ] {
             assert_eq!((is_odd(bytes), whole_length(bytes)), (odd, length), "{bytes:?}");
-        }
-    }
-
-    #[test]
-    fn timeouts_are_read_as_grpc_writes_them() {
-        let read = |text: &'static str| {
-            timeout_of(&HeaderMap::from_iter([(GRPC_TIMEOUT.clone(), HeaderValue::from_static(text))]))
-        };
-        assert_eq!(read("20m"), Some(Duration::from_millis(20)));
-        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
-        assert_eq!(read("1500000u"), Some(Duration::from_millis(1500)));
-        for wrong in ["", "m", "20", "20x", "123456789m", "-1m", "2 m"] {
-            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 }

@@ -46,9 +46,12 @@ impl Taker for Unread {
     }
 }
 
-fn hear(News { sent, lost }: News<UnsentLease>) {
-    sent.into_iter().for_each(UnsentLease::sent);
-    drop(lost);
+#[inline]
+fn hear(news: Option<News<UnsentLease>>) {
+    if let Some(News { sent, lost }) = news {
+        sent.into_iter().for_each(UnsentLease::sent);
+        drop(lost);
+    }
 }
 
 /// The stream of a connection whose frames are looked at.

@@ -25,6 +25,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::seldom::Seldom;
 use crate::clock;
 use crate::telemetry::{Closed, PortMetrics, Refused};
 
@@ -253,10 +254,11 @@ impl Place {
     /// Serves a connection in this place until it ends, or has to. Its socket is closed before the place is free.
     pub(crate) async fn keep<E: std::fmt::Display>(self, served: impl Future<Output = Result<(), E>>) {
         tokio::select! {
+            biased;
             ended = served => if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended");
             },
-            () = self.connection.close.notified() => {}
+            () = Seldom::new(self.connection.close.notified()) => {}
         }
     }
 }

@@ -91,7 +91,20 @@ impl Transport {
     }
 
     /// Once the handshake is done.
+    #[inline]
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<Result<Open<'_>>> {
+        if !matches!(self, Self::Plain(_) | Self::Tls(_)) {
+            ready!(self.poll_handshake(context))?;
+        }
+        Poll::Ready(match self {
+            Self::Plain(stream) => Ok(Open::Plain(Pin::new(stream))),
+            Self::Tls(stream) => Ok(Open::Tls(Pin::new(stream))),
+            Self::Handshake(_) | Self::Refused(_) | Self::Failed => Err(ErrorKind::NotConnected.into()),
+        })
+    }
+
+    #[cold]
+    fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if let Self::Handshake(handshake) = self {
             *self = match ready!(handshake.poll(context)) {
                 Ok(stream) => Self::Tls(Box::new(stream)),
@@ -103,11 +116,7 @@ impl Transport {
             *self = Self::Failed;
             return Poll::Ready(Err(error));
         }
-        Poll::Ready(match self {
-            Self::Plain(stream) => Ok(Open::Plain(Pin::new(stream))),
-            Self::Tls(stream) => Ok(Open::Tls(Pin::new(stream))),
-            Self::Handshake(_) | Self::Refused(_) | Self::Failed => Err(ErrorKind::NotConnected.into()),
-        })
+        Poll::Ready(Ok(()))
     }
 }
 

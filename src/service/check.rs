@@ -17,7 +17,7 @@ use crate::retry::budget::marks_retry;
 #[derive(Debug)]
 pub(crate) struct Check<'a> {
     pub(crate) domain: &'a str,
-    pub(crate) asks: SmallVec<[Ask<'a>; 4]>,
+    pub(crate) asks: SmallVec<[Ask<'a>; 2]>,
     pub(crate) completions: Vec<Completion<'a>>,
     /// What the caller calls this request, so that sending it twice charges once.
     pub(crate) request_id: Option<&'a str>,
@@ -54,7 +54,7 @@ pub(crate) struct Told {
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// One per descriptor, in the order of the call. That of a completion is always OK.
-    pub(crate) statuses: SmallVec<[DescriptorStatus; 4]>,
+    pub(crate) statuses: SmallVec<[DescriptorStatus; 2]>,
     /// `None`: allowed.
     pub(crate) denial: Option<Denial>,
     /// If a completion is needed.

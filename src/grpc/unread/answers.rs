@@ -45,7 +45,7 @@ struct Remembered<L> {
     written_at: VecDeque<(u64, u32)>,
 }
 
-/// What has become of some leases.
+/// What has become of some leases, if anything has.
 #[derive(Debug)]
 pub(super) struct News<L> {
     pub(super) sent: Vec<L>,
@@ -86,10 +86,11 @@ fn add(counter: &AtomicU64, bytes: usize) -> u64 {
 
 impl<L> Answers<L> {
     /// The library has taken so many bytes more, and with them all of an answer that tells of these.
-    pub(super) fn take(&self, bytes: usize, leases: Vec<L>, now_ms: impl FnOnce() -> u64) -> News<L> {
+    #[inline]
+    pub(super) fn take(&self, bytes: usize, leases: Vec<L>, now_ms: impl FnOnce() -> u64) -> Option<News<L>> {
         let place = add(&self.taken_bytes, bytes);
         if leases.is_empty() {
-            return News::new();
+            return None;
         }
         self.on_remembered(|remembered| {
             if place <= self.written_bytes.load(Ordering::Relaxed) {
@@ -101,39 +102,41 @@ impl<L> Answers<L> {
         })
     }
 
-    pub(super) fn wrote(&self, stream: u32, bytes: usize, now_ms: impl FnOnce() -> u64) -> News<L> {
+    #[inline]
+    pub(super) fn wrote(&self, stream: u32, bytes: usize, now_ms: impl FnOnce() -> u64) -> Option<News<L>> {
         let written_bytes = add(&self.written_bytes, bytes);
         self.written_to.store(stream, Ordering::Relaxed);
         if written_bytes < self.next_place.load(Ordering::Relaxed) {
-            return News::new();
+            return None;
         }
         self.on_remembered(|remembered| remembered.wrote_next(stream, now_ms()))
     }
 
-    pub(super) fn reset(&self, stream: u32, now_ms: impl FnOnce() -> u64) -> News<L> {
+    pub(super) fn reset(&self, stream: u32, now_ms: impl FnOnce() -> u64) -> Option<News<L>> {
         self.on_remembered(|remembered| remembered.reset(stream, now_ms()))
     }
 
     /// What was written long ago counts as read. To be called now and then.
-    pub(super) fn forget_old(&self, now_ms: impl FnOnce() -> u64) -> News<L> {
+    #[inline]
+    pub(super) fn forget_old(&self, now_ms: impl FnOnce() -> u64) -> Option<News<L>> {
         if !self.has_written.load(Ordering::Relaxed) {
-            return News::new();
+            return None;
         }
         self.on_remembered(|remembered| remembered.forget_old(now_ms()))
     }
 
     /// The connection ends: what it has written was read, as far as this side can know.
-    pub(super) fn end(&self) -> News<L> {
+    pub(super) fn end(&self) -> Option<News<L>> {
         self.on_remembered(Remembered::end)
     }
 
-    fn on_remembered(&self, act: impl FnOnce(&mut Remembered<L>) -> News<L>) -> News<L> {
+    fn on_remembered(&self, act: impl FnOnce(&mut Remembered<L>) -> News<L>) -> Option<News<L>> {
         let mut remembered = self.remembered.lock();
         let news = act(&mut remembered);
         let next_place = remembered.taken.front().map_or(NONE, |(place, _)| *place);
         self.next_place.store(next_place, Ordering::Relaxed);
         self.has_written.store(!remembered.written_at.is_empty(), Ordering::Relaxed);
-        news
+        Some(news)
     }
 }
 
@@ -205,8 +208,8 @@ impl<L> Remembered<L> {
 mod tests {
     use super::*;
 
-    fn heard(news: News<u32>) -> (Vec<u32>, Vec<u32>) {
-        (news.sent, news.lost)
+    fn heard(news: Option<News<u32>>) -> (Vec<u32>, Vec<u32>) {
+        news.map_or_else(nothing, |news| (news.sent, news.lost))
     }
 
     fn nothing() -> (Vec<u32>, Vec<u32>) {
@@ -298,8 +301,8 @@ mod tests {
         let leases_max = u32::try_from(LEASES_MAX).unwrap();
         for batch in 0..=leases_max / 256 {
             let leases: Vec<u32> = (batch * 256..(batch + 1) * 256).collect();
-            sent.append(&mut answers.take(1, leases, || 0).sent);
-            sent.append(&mut answers.wrote(batch, 1, || 0).sent);
+            sent.append(&mut heard(answers.take(1, leases, || 0)).0);
+            sent.append(&mut heard(answers.wrote(batch, 1, || 0)).0);
         }
         assert_eq!(sent, (0..256).collect::<Vec<_>>());
         assert_eq!(answers.remembered.lock().written_at.len(), LEASES_MAX);

@@ -56,21 +56,30 @@ impl Frames {
                 bytes = &bytes[count..];
                 continue;
             }
-            let count = (HEAD_BYTES - self.head_bytes).min(bytes.len());
-            self.head[self.head_bytes..self.head_bytes + count].copy_from_slice(&bytes[..count]);
-            self.head_bytes += count;
-            bytes = &bytes[count..];
-            if self.head_bytes == HEAD_BYTES {
-                self.begin();
-                if self.kind == RST_STREAM {
-                    see(Seen::Reset { stream: self.stream });
+            // Nearly always a head comes in one piece.
+            if self.head_bytes == 0
+                && let Some((head, rest)) = bytes.split_first_chunk()
+            {
+                self.begin(*head);
+                bytes = rest;
+            } else {
+                let count = (HEAD_BYTES - self.head_bytes).min(bytes.len());
+                self.head[self.head_bytes..self.head_bytes + count].copy_from_slice(&bytes[..count]);
+                self.head_bytes += count;
+                bytes = &bytes[count..];
+                if self.head_bytes < HEAD_BYTES {
+                    return;
                 }
+                self.begin(self.head);
+            }
+            if self.kind == RST_STREAM {
+                see(Seen::Reset { stream: self.stream });
             }
         }
     }
 
-    fn begin(&mut self) {
-        let [high, middle, low, kind, _, stream @ ..] = self.head;
+    fn begin(&mut self, head: [u8; HEAD_BYTES]) {
+        let [high, middle, low, kind, _, stream @ ..] = head;
         self.left = u32::from_be_bytes([0, high, middle, low]) as usize;
         self.kind = kind;
         // The first bit is reserved.

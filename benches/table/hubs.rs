@@ -1,0 +1,107 @@
+//! A hub between Sluice and TigerBeetle: what it adds to a decision that has to be asked for, and what many sidecars that decide
+//! from slabs cost it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::load::{self, Shape};
+use super::process::{self, Server, TigerBeetle};
+use super::slabs::CONNECTED_AFTER;
+use super::{SHAPES, Subject, Table, load_name};
+
+const SIDECARS: usize = 100;
+
+/// What each of them is asked, evenly.
+const EVERY: Duration = Duration::from_millis(10);
+
+const FLEET_SECONDS: u64 = 10;
+
+impl Table {
+    pub(super) fn hub_rows(&mut self) {
+        let tigerbeetle = TigerBeetle::start();
+        let uri = format!("tigerbeetle:0@{}", tigerbeetle.address);
+        let direct = Server::start(&mut process::sluice(&uri));
+        let mut hub = Server::start(process::sluice(&uri).args(["--hub", "127.0.0.1:0"]));
+        hub.admin();
+        let hub_uri = format!("hub:{}", hub.hub());
+        let sidecar = Server::start(&mut process::sluice(&hub_uri));
+        sleep(CONNECTED_AFTER);
+
+        let alone = SHAPES[0];
+        let rows = self.together(
+            &load_name(alone, true),
+            &[exact("exact, directly", &direct, alone), exact("exact, through a hub", &sidecar, alone)],
+        );
+        if let (Some(direct), Some(hub)) = (rows[0].p50_ms, rows[1].p50_ms) {
+            let name = "exact, one caller, through a hub, p50 ms above the same directly";
+            self.target(name, "<= 0.40", hub - direct, |n| n <= 0.4);
+        }
+        drop((direct, sidecar));
+        self.fleet_row(&hub, &hub_uri);
+    }
+
+    fn fleet_row(&mut self, hub: &Server, hub_uri: &str) {
+        let sidecars: Vec<Server> =
+            (0..SIDECARS).map(|_| Server::start(&mut process::sluice(hub_uri))).collect();
+        sleep(CONNECTED_AFTER);
+        let runtime = Arc::clone(&self.runtime);
+        let (answers, cpu_seconds) = runtime.block_on(async {
+            let answers = Arc::new(AtomicU64::new(0));
+            let calls: Vec<_> = sidecars
+                .iter()
+                .map(|sidecar| tokio::spawn(ask_evenly(sidecar.grpc.clone(), Arc::clone(&answers))))
+                .collect();
+            // Until the limit is hot everywhere.
+            tokio::time::sleep(CONNECTED_AFTER).await;
+            let before = (answers.load(Ordering::Relaxed), hub.process.usage().cpu_seconds);
+            tokio::time::sleep(Duration::from_secs(FLEET_SECONDS)).await;
+            let after = (answers.load(Ordering::Relaxed), hub.process.usage().cpu_seconds);
+            for call in &calls {
+                assert!(!call.is_finished(), "a sidecar failed to answer");
+                call.abort();
+            }
+            (after.0 - before.0, after.1 - before.1)
+        });
+        let per_second = answers as f64 / FLEET_SECONDS as f64;
+        let resident_bytes = hub.process.usage().resident_bytes;
+        let of_a_core = cpu_seconds / FLEET_SECONDS as f64;
+        println!(
+            "{SIDECARS} sidecars answer {per_second:.0}/s from slabs of one limit: the hub takes {:.2} % of a core and \
+             {} MB",
+            of_a_core * 100.0,
+            resident_bytes >> 20
+        );
+        let name = "100 sidecars, part of a core that a hub takes per 10,000 decisions/s";
+        self.target(name, "< 0.05", of_a_core * 10_000.0 / per_second, |n| n < 0.05);
+    }
+}
+
+fn exact<'a>(name: &'a str, server: &'a Server, shape: Shape) -> Subject<'a> {
+    let run = move |seconds| load::hot(&server.grpc, "exact", shape, seconds);
+    Subject { name, run: Box::new(run), server: Some(server), disk: None }
+}
+
+/// One caller of a sidecar, until it is stopped.
+async fn ask_evenly(grpc: String, answers: Arc<AtomicU64>) {
+    let mut client = RateLimitServiceClient::connect(format!("http://{grpc}")).await.unwrap();
+    let entry = Entry { key: "one".into(), value: "x".into() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    let request =
+        RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], ..Default::default() };
+    let mut ticks = tokio::time::interval_at(Instant::now() + EVERY.mul_f64(fastrand::f64()), EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let answer = client.should_rate_limit(request.clone()).await.unwrap();
+        assert_eq!(answer.into_inner().overall_code, 1);
+        answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
