@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub const NS_PER_MS: u64 = 1_000_000;
 
-/// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ms`].
-const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+/// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ns`].
+const WEEK_NS: u64 = 7 * 24 * 3_600_000 * NS_PER_MS;
 
 /// When this process first looked, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +26,9 @@ static START: OnceLock<Start> = OnceLock::new();
 
 impl Start {
     fn now(since_boot: u64) -> Self {
-        let unix_ms = unix_ms();
-        let beginning_ms = beginning_ms(unix_ms);
-        let to_unix = unix_ms.saturating_sub(beginning_ms) * NS_PER_MS;
-        Self { since_boot, beginning: beginning_ms * NS_PER_MS, to_unix }
+        let unix_ns = nanos(since_1970());
+        let beginning = beginning_ns(unix_ns);
+        Self { since_boot, beginning, to_unix: unix_ns.saturating_sub(beginning) }
     }
 }
 
@@ -41,8 +40,9 @@ pub fn monotonic_ms() -> u64 {
 
 /// The same in nanoseconds: for how long something took as well.
 pub fn monotonic_ns() -> u64 {
-    if let Some(time) = VIRTUAL.get() {
-        return (time.now_ms - time.first_ms + beginning_ms(time.first_ms)) * NS_PER_MS;
+    if let Some(SetTime { first_ms, now_ms }) = VIRTUAL.get() {
+        let passed_ns = (now_ms - first_ms).saturating_mul(NS_PER_MS);
+        return passed_ns.saturating_add(beginning_ns(first_ms.saturating_mul(NS_PER_MS)));
     }
     let now = since_boot_ns();
     let start = START.get_or_init(|| Start::now(now));
@@ -55,10 +55,10 @@ pub(crate) fn unix_ns_of(monotonic_ns: u64) -> u64 {
     START.get().map_or(0, |start| start.to_unix).saturating_add(monotonic_ns)
 }
 
-/// Where [`monotonic_ms`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
+/// Where [`monotonic_ns`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
 /// rounded alike when the same traffic is simulated later. A week ahead, so that "a while ago" can be subtracted from it.
-fn beginning_ms(unix_ms: u64) -> u64 {
-    WEEK_MS + unix_ms % WEEK_MS
+fn beginning_ns(unix_ns: u64) -> u64 {
+    WEEK_NS + unix_ns % WEEK_NS
 }
 
 /// Includes the time that the machine slept, which an [`Instant`] does not. 64 bits hold 584 years.
@@ -73,16 +73,17 @@ fn since_boot_ns() -> u64 {
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 fn since_boot_ns() -> u64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(FIRST.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+    nanos(FIRST.get_or_init(Instant::now).elapsed())
 }
 
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
-#[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 pub fn unix_ms() -> u64 {
-    if let Some(time) = VIRTUAL.get() {
-        return time.now_ms;
-    }
-    millis(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO))
+    VIRTUAL.get().map_or_else(|| millis(since_1970()), |time| time.now_ms)
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the file that may")]
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// For how long something took.
@@ -129,6 +130,10 @@ impl Drop for VirtualTime {
     }
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -158,12 +163,14 @@ mod tests {
 
     #[test]
     fn both_clocks_are_at_the_same_place_of_the_week() {
+        const WEEK_MS: u64 = WEEK_NS / NS_PER_MS;
         let (monotonic, unix) = (monotonic_ms() % WEEK_MS, unix_ms() % WEEK_MS);
         assert!(monotonic.abs_diff(unix) < 5_000, "{monotonic} {unix}");
     }
 
     #[test]
     fn a_thread_that_simulates_has_its_own_time() {
+        const WEEK_MS: u64 = WEEK_NS / NS_PER_MS;
         let mut time = VirtualTime::begin(5_000);
         assert_eq!((unix_ms(), monotonic_ms()), (5_000, WEEK_MS + 5_000));
         time.set(WEEK_MS + 7_000);

@@ -201,3 +201,17 @@ fn files_that_are_not_there_are_named() {
     world.options.against = Some(PathBuf::from("/nowhere"));
     assert!(world.problems().join("\n").contains("/nowhere"));
 }
+
+#[test]
+fn descriptors_are_those_of_json() {
+    let text = r#"{"time": 0, "domain": "d", "descriptors": [{"entries": [{"key": "t", "value": "a"}], "hitsAddend": "2"}]}
+{"time": 1, "domain": "d", "descriptors": [{"entries": [{"key": "t", "value": "a"}], "hits_addend": 0}], "hits": 5}
+{"time": 2, "domain": "d", "descriptors": [{"entries": [{"key": "x", "value": "\u0061"}], "limit": {"requestsPerUnit": 1, "unit": "HOUR"}}]}
+{"time": 3, "domain": "d", "descriptors": [{"entries": [{"key": "x", "value": "a"}], "limit": {"requests_per_unit": 1, "unit": "HOUR"}}]}
+{"time": 4, "domain": "d", "descriptors": [{"entries": [{"key": "t", "value": "a"}]}]}"#;
+    let mut world = World::new(TWO).traffic("t.jsonl", text);
+    assert_eq!(world.codes(), "+++--", "two hits, a look, two with a limit of their own, and no more");
+    let report = world.run();
+    assert_eq!(limit(&report, "d:t=a:minute").peak, 2);
+    assert_eq!(limit(&report, "d:x=a:override=1/hour").denied, 1);
+}

@@ -5,8 +5,12 @@ const LATEST_MS: u64 = 253_402_300_800_000;
 
 pub(super) const WHAT: &str = "must be a time: seconds since 1970, or RFC 3339 as 2026-11-16T04:58:04.123Z";
 
+/// Less than a float can tell apart from the next millisecond, in this century.
+const FLOAT_ERROR_MS: f64 = 0.0005;
+
+/// A part of a millisecond is dropped, as a clock of milliseconds does.
 pub(super) fn of_seconds(seconds: f64) -> Option<u64> {
-    let ms = (seconds * 1000.0).round();
+    let ms = (seconds * 1000.0 + FLOAT_ERROR_MS).floor();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the years")]
     (0.0..LATEST_MS as f64).contains(&ms).then_some(ms as u64)
 }
@@ -121,8 +125,11 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_rounded_to_milliseconds() {
+    fn a_part_of_a_millisecond_is_dropped() {
         assert_eq!(of_seconds(1.001), Some(1_001));
+        assert_eq!(of_seconds(1.001_9), Some(1_001));
+        assert_eq!(of_seconds(1_763_269_084.123), Some(1_763_269_084_123));
+        assert_eq!(of_seconds(1_763_269_084.123_999), Some(1_763_269_084_123));
         assert_eq!(of_seconds(0.0004), Some(0));
         assert_eq!(of_seconds(-0.001), None);
         assert_eq!(of_seconds(f64::NAN), None);
