@@ -230,7 +230,7 @@ async fn who_does_not_read_misses_lines_and_nobody_waits() {
     assert!(missed.iter().sum::<usize>() >= 10, "{missed:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn recording_needs_the_token_and_a_share() {
     let app = TestApp::with_limits(LIMITS)
         .and_settings(|settings| {
