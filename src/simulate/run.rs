@@ -65,9 +65,8 @@ pub fn run(options: &Options, watch: &mut dyn Watch) -> Result<Report, Failure> 
         };
         run.until_the_end(&mut log, watch)?;
         let report = run.report(options, seed, log.broken);
-        match (decisions, &options.decisions) {
-            (Some(written), Some(path)) => written.finish().map_err(|error| not_written(path, &error))?,
-            _ => {}
+        if let (Some(written), Some(path)) = (decisions, &options.decisions) {
+            written.finish().map_err(|error| not_written(path, &error))?;
         }
         Ok(report)
     })
