@@ -34,8 +34,8 @@ const DENIED_EVENTS_MAX: usize = 100;
 /// Events that a reader may be behind; then it misses the oldest.
 const EVENTS_BEHIND_MAX: usize = 1_024;
 
-/// Of a LimitKey that is shown, also in a header; the rest is cut, because values come from clients and a response whose
-/// headers are too long is none.
+/// How much of a LimitKey is shown, also in a header. The rest is cut: values come from clients, and Envoy drops a response whose
+/// headers are too long.
 const KEY_BYTES_MAX: usize = 1_024;
 
 /// What has a tally.
@@ -87,7 +87,7 @@ impl<A: Tallied> Activity<A> {
         }
     }
 
-    /// Out of line: a limit is listed once a second, and counted much more often.
+    /// Not inlined: a limit is put on the list once a second, and counted much more often.
     #[cold]
     fn list(&self, limit: &Arc<A>, domain: &Arc<str>, now_ms: u64) {
         let mut pending = self.pending.lock();

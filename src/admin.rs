@@ -199,7 +199,7 @@ async fn ready(State(service): State<Arc<Service>>) -> Response {
     health(service.ready())
 }
 
-/// Green although the ledger is away: who restarts us for that would only lose what we hold.
+/// 200 although the ledger is away: a restart would not help, and would lose what this process holds.
 async fn started(State(service): State<Arc<Service>>) -> Response {
     health(service.started())
 }

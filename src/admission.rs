@@ -192,7 +192,7 @@ impl Admission {
             Err(kept) if findings.leave_out(plan, kept) => None,
             Err(kept) => return Ok(refuse(findings, kept, Reason::OverLimit)),
         };
-        // Before the ledger's clock starts, so that nothing outlives by our clock what it is by the ledger's.
+        // Read before the ledger is asked: so whatever has ended by the ledger's clock has ended by ours too.
         let reserved_at_unix_ms = clock::unix_ms();
         let id = match self.reserve(plan, name, reserved_at_unix_ms, &mut findings).await {
             Ok(Reserved::Held(id)) => id,
@@ -350,7 +350,7 @@ impl Admission {
                 let peeked = self.ledger.peek(&requirement.account, &requirement.spec);
                 *available = Some(peeked.unwrap_or_else(first_seen));
             }
-            // Whatever was guessed: what did not fit is not left.
+            // A sample may say otherwise, but what did not fit is not there.
             if findings.failed.contains(index) {
                 *available = available.map(|left| left.min(requirement.amount.saturating_sub(1)));
             }
@@ -358,7 +358,7 @@ impl Admission {
     }
 }
 
-/// What each requirement takes of its limit; a shadow takes nothing that others could lack.
+/// What each requirement takes of its limit. A shadow requirement counts as 0, because it never takes anything away from others.
 fn enforced(plan: &Plan) -> impl Iterator<Item = (LimitId, u64)> + Clone {
     plan.requirements.iter().map(|requirement| {
         let is_shadow = requirement.enforcement == Enforcement::Shadow;
@@ -371,7 +371,7 @@ fn up_to(n: u64) -> u64 {
     fastrand::u64(0..=n)
 }
 
-/// A tenant is whoever has a limit of its own: the first limit of the request that no name is shared by.
+/// The tenant of a request is its first limit that is derived from its own values, and not a named limit that others share.
 fn within_budget(
     snapshot: &Snapshot,
     domain: &Domain,

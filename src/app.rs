@@ -81,10 +81,10 @@ pub enum StartError {
 pub struct App {
     pub grpc: Listen,
     pub admin: SocketAddr,
-    /// Of `/rlconfig` and of the metrics, where those have ports of their own.
+    /// The addresses of `/rlconfig` and of the metrics, where those have ports of their own.
     pub debug: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
-    /// Where sidecars come, if this instance is a hub.
+    /// The address of the hub port, if this instance is a hub.
     pub hub: Option<SocketAddr>,
     pub service: Arc<Service>,
     pub control: Arc<Control>,
@@ -352,7 +352,7 @@ fn token_of(token: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret
     }
 }
 
-/// Where on its machine this instance is.
+/// What tells this instance from others on the same machine: its port or its socket.
 fn place_of(grpc: &Listen) -> String {
     match grpc {
         Listen::Tcp(address) => address.port().to_string(),

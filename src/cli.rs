@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and in which order flags, variables and the file are heard.
+//! The command line: the commands and their flags, and whether a flag, a variable or the file wins.
 //!
 //! Flags win over `SLUICE_*`, which win over `config/sluice.yaml`. Exit codes: 0 done or allowed, 1 a mistake, 2 denied.
 

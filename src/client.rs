@@ -1,7 +1,7 @@
 //! A caller that doesn't make an outage worse: what to retry, how long to wait, how to say that it is a retry.
 //!
 //! For applications that call through Envoy or a gateway. [`Rules::next`] decides and is pure; [`retrying`] is the
-//! loop around it. Knows no HTTP client: the caller sends, sleeps and rolls the dice, so any of them will do. See
+//! loop around it. Knows no HTTP client: the caller sends, sleeps and brings the random numbers, so any client will do. See
 //! `examples/retrying_client.rs` for one, docs/retries.md for the rules in words.
 
 pub mod outcome;

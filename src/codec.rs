@@ -1,4 +1,4 @@
-//! A protobuf codec that tells a broken message for what it is: INVALID_ARGUMENT, with the field's name.
+//! A protobuf codec that answers a broken message with INVALID_ARGUMENT and the name of the field.
 //!
 //! tonic's own answers INTERNAL, which reads as if the server were at fault.
 

@@ -58,7 +58,7 @@ pub struct Hot {
     pub retry_policy: RetryPolicy,
     /// The names of the documents, in order.
     pub files: Vec<String>,
-    /// What is probably not meant.
+    /// What is valid, but was probably not meant.
     pub warnings: Vec<Problem>,
 }
 

@@ -38,13 +38,13 @@ use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::tasks::Tasks;
 
-/// A snapshot that was replaced is kept for as long as requests may still use it, so that none of them has to take it apart.
+/// How long a snapshot that was replaced is kept. By then no request uses it any more, so freeing it delays none of them.
 const RETIRED_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Control {
     service: Arc<Service>,
-    /// Whoever holds it may change what is live. Over awaits, because a change is saved before it is live.
+    /// Held by whoever changes what is live, also over awaits, because a change is saved before it is live.
     owned: Mutex<Owned>,
     /// Never over an await: two fields, copied.
     health: parking_lot::Mutex<Health>,
@@ -116,7 +116,7 @@ impl Control {
         }));
     }
 
-    /// What this instance holds of limits that were lowered or are gone.
+    /// Gives back the slabs that this instance holds of limits that were lowered or are gone.
     fn give_slabs_back(&self, live: Arc<Snapshot>) {
         let service = Arc::clone(&self.service);
         // There may be many, each found by its key: not on a thread that answers. Nobody waits for it.

@@ -38,11 +38,11 @@ use crate::listen::{Listener, Transport};
 use crate::service::Service;
 use crate::telemetry::Metrics;
 
-/// Envoy opens one connection per worker and overshoots a low number: refused streams are failed calls.
+/// Envoy opens one connection per worker, and opens more streams on it than a low bound allows. A refused stream is a failed call.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 
-/// What the requests under way may hold: those of one connection as many calls as it may open and 16 of the largest messages,
-/// all together 128 MiB, because a sidecar has little memory.
+/// How many bytes requests under way may hold. Of one connection: as many calls as it may open, and 16 of the largest messages. Of all
+/// together: 128 MiB, because a sidecar has little memory.
 const CONNECTION_BYTES_MAX: usize = 64 << 20;
 const BYTES_MAX: usize = 128 << 20;
 
@@ -163,7 +163,7 @@ pub(crate) async fn serve_until<C: GracefulConnection>(
     let mut served = std::pin::pin!(served);
     let old = async {
         match age {
-            // Not all at once, where all were opened at once.
+            // At random, so that connections that were opened together don't end together.
             Some(age) => tokio::time::sleep(age.max.mul_f64(0.9 + 0.2 * fastrand::f64())).await,
             None => std::future::pending().await,
         }
@@ -209,7 +209,7 @@ fn http(calls: Calls) -> http2::Builder<Calls> {
         .max_pending_accept_reset_streams(STREAMS_PER_CONNECTION_MAX as usize)
         .keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        // Nobody reads it in a gRPC answer.
+        // No gRPC client reads a `date`.
         .auto_date_header(false);
     http
 }

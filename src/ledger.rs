@@ -70,8 +70,8 @@ pub trait Ledger: Send + Sync {
     /// Applies a chain that a caller waits for. A caller that drops the future gets its reservation given back.
     fn apply(&self, chain: &Chain) -> impl Future<Output = Result<Outcome, LedgerError>> + Send;
 
-    /// Applies a chain that settles a lease. It may take longer: nobody waits for the answer, and it must not be lost to a
-    /// hiccup.
+    /// Applies a chain that settles a lease. It may take longer: nobody waits for the answer, and it must not be lost because the ledger
+    /// is slow for a moment.
     fn complete(&self, chain: &Chain) -> impl Future<Output = Result<Outcome, LedgerError>> + Send;
 
     /// Gives a reserve back whose caller has left before it was told of it. What others know under the same name stays.
@@ -83,7 +83,7 @@ pub trait Ledger: Send + Sync {
     /// The same, and the account will be looked at again soon.
     fn sample(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<u64>;
 
-    /// Whether a limit holds more than its capacity, because that was lowered, as far as is known without a round trip.
+    /// Whether a limit still holds more than its capacity, because that was lowered, as far as is known without a round trip.
     /// If so, the account says since when.
     fn is_decreasing(&self, account: &Account, spec: &LimitSpec) -> bool;
 
@@ -160,7 +160,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Only what reserves is undone; what a completion did stays.
+    /// Only chains that reserve are undone; what a completion did stays.
     pub(crate) fn can_be_given_back(&self) -> bool {
         let reserves =
             |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));

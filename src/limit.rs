@@ -84,10 +84,10 @@ impl Overage {
 /// Whom a limit charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Charge {
-    /// Those who are let in.
+    /// Requests that are admitted.
     #[default]
     Admitted,
-    /// Also those who are refused, as much as is left, if they have more than one hit: what they tell of was used already.
+    /// Also requests that are refused, if they have more than one hit: they report what was used already, and take what is left.
     Always,
 }
 

@@ -93,8 +93,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                // Small answers must not wait for an acknowledgement of the one before.
-                // One that is gone already finds out by itself.
+                // Small answers must not wait for an acknowledgement of the one before. A connection that is gone already fails later.
                 let _ = stream.set_nodelay(true);
                 Ok(Stream::tcp(stream))
             }

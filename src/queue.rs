@@ -1,4 +1,4 @@
-//! The queue: a place for jobs that can wait, an honest estimate of when their turn comes, and their lease in order.
+//! The queue: jobs that can wait get a place, an estimate of when their turn comes, and their lease in order.
 //!
 //! [`Queue`] is the part that the server shares: callers take a place, follow it and leave it here. A job that has a place
 //! waits in [`order`] until [`runner`] attempts to reserve what it wants. It leaves the order when it is served, when its
@@ -134,7 +134,7 @@ impl Queue {
             is_open.then(|| Arc::clone(&place.changed))
         };
         while let Some(changed) = unanswered() {
-            // What changes before this is enabled is seen by the second look: changes are told under the same lock.
+            // A change that comes before this is enabled is seen by the second call of `unanswered`: changes are made under the same lock.
             let mut notified = std::pin::pin!(changed.notified());
             notified.as_mut().enable();
             if unanswered().is_none() {

@@ -1,6 +1,6 @@
 //! When to come back: hints for the refused, a budget for retries, one backoff for our own waits.
 //!
-//! A denied client that retries at once is the outage. This module is what admission asks after it has decided:
+//! Clients that are denied and retry at once can bring a service down. This module is what admission asks after it has decided:
 //! [`Hints`] is what each limit remembers for its hints, [`RetryBudget`] what each domain remembers of its retries,
 //! [`policy::RetryPolicy`] is what the operator wrote, [`RetryHint`] is what the client hears. It never reads the ledger, a clock or the wire: time,
 //! randomness and the policy of the request's snapshot come as arguments. Randomness is a function that gives a number

@@ -49,7 +49,7 @@ pub struct Service {
     recorders: Arc<Recorders>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
-    /// The source of the limits has not said anything yet, and nobody may be let in without them.
+    /// The xDS server has not sent any limits yet, and nobody may be admitted without them.
     unconfigured: AtomicBool,
     calls: TaskTracker,
     /// Of the gRPC port.
@@ -126,7 +126,7 @@ impl Service {
         self.unconfigured.store(false, Ordering::Release);
     }
 
-    /// The start is done and the end has not begun; the reason if not. Nothing of this is the ledger's.
+    /// Whether the start is done and the end has not begun; the reason if not. Whether the ledger answers makes no difference.
     pub(crate) fn started(&self) -> Result<(), String> {
         if self.draining.load(Ordering::Acquire) {
             return Err("draining".to_owned());

@@ -4,8 +4,9 @@
 //!   and of those that are decreasing;
 //! * `retry_policy.json`: the override of the retry policy, as it was put.
 //!
-//! Without a directory nothing is kept: what is remembered lasts as long as the process. A file is replaced whole or not at all, and a write that has returned is on the disk. A file that can't be understood
-//! stops the start and is left untouched. Refuses to know when any of it changes, and what is live.
+//! Without a directory nothing is kept: what is remembered lasts as long as the process. A file is replaced whole or not at all, and a
+//! write that has returned is on the disk. A file that can't be understood stops the start and is left untouched. Refuses to know when any
+//! of it changes, and what is live.
 
 mod disk;
 mod format;
@@ -27,11 +28,11 @@ const RETRY_POLICY: &str = "retry_policy.json";
 /// Limits made through the admin API at most. A definition is at most 16 KiB, most are below 300 bytes: 3 MB.
 pub(crate) const API_LIMITS_MAX: usize = 10_000;
 
-/// Limits of files are remembered as decreasing only while all of them are fewer than this. What is not remembered goes on
-/// with the next request that asks for it.
+/// How many limits are remembered in all. Limits of files are remembered while they decrease, if there is room; the decrease of others goes
+/// on after a restart with the next request that asks for the limit.
 const LIMITS_MAX: usize = 2 * API_LIMITS_MAX;
 
-/// All of it. A clone is what it may become: it is saved first, and then takes the place of the one it came from.
+/// All that is remembered. A change is made on a clone, which is saved first and then takes the place of the original.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct State {
     /// `None`: nothing is kept over a restart.

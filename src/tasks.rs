@@ -1,6 +1,6 @@
-//! Tasks with an owner: whoever starts the server hears when one ends that should not, and can stop them all.
+//! Tasks with an owner, who is told when a task ends that should not, and who can stop them all.
 //!
-//! A task that runs for ever and ends, by a panic or by returning, would leave a server that looks alive and does not work.
+//! If a task that should run for ever ended unnoticed, by a panic or by returning, the server would look alive and not work.
 //! Refuses to know what the tasks do, and what is done when one has ended.
 
 use std::fmt::Display;

@@ -1,8 +1,8 @@
 //! The heaviest of many keys in little memory: the space-saving sketch of Metwally, Agrawal and El Abbadi. Pure.
 //!
-//! It has so many places. A key that has none takes that of the lightest, with its count as the error: it may have been
-//! counted so often before without us knowing. So the true count of a key is between `count - error` and `count`, and that
-//! of a key without a place is at most the lightest count.
+//! The sketch has a fixed number of places. A new key takes the place of the key with the lowest count, and takes over that
+//! count as its error: the new key may have been counted up to that often before, while it had no place. So the true count of
+//! a key is between `count - error` and `count`, and that of a key without a place is at most the lowest count.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use crate::telemetry::Reason;
 
 /// Counts of one limit. Threads add to it; one takes all of it.
 ///
-/// Everything that is counted is `SeqCst`, so that nothing is left behind: who adds and then sees that the limit is listed adds
-/// before the one who takes, because that one unlists it first and takes the other counts afterwards.
+/// All counters are `SeqCst`, so that no count is lost. A thread that adds and then sees that the limit is listed has added
+/// before the counts are taken: the thread that takes them first removes the mark, and reads the other counts afterwards.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// With the highest bit, [`LISTED`], when the limit waits to be gathered.
@@ -76,12 +76,12 @@ impl Tally {
         self.admitted.load(Ordering::SeqCst) & LISTED == 0 && self.list()
     }
 
-    /// True for one of those who try.
+    /// Marks the limit as listed. True for one of the threads that try at the same time.
     fn list(&self) -> bool {
         self.admitted.fetch_or(LISTED, Ordering::SeqCst) & LISTED == 0
     }
 
-    /// All that was counted. Call for a limit that is listed, which it is not any more then.
+    /// Takes all that was counted. To be called for a limit that is listed; it is not listed any more afterwards.
     pub(super) fn take(&self) -> Counts {
         Counts {
             admitted: u64::from(self.admitted.swap(0, Ordering::SeqCst) & !LISTED),

@@ -20,7 +20,7 @@ use crate::telemetry::Refused;
 /// The largest body that any route reads.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// From the end of the headers to the end of the body. Who needs longer wants us to keep what it has sent.
+/// From the end of the headers to the end of the body. A peer that takes longer makes us keep what it has sent so far.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// In front of every route. Reads that have a body are answered without it.
@@ -60,7 +60,7 @@ async fn with_whole_body(request: Request, call: &Call) -> Result<Request, ApiEr
 }
 
 async fn collect(mut body: Body, call: &Call) -> Result<Bytes, ApiError> {
-    // Who says beforehand that it is too long need not send it.
+    // If the header says that the body is too long, it need not be sent.
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(too_large());
     }

@@ -22,8 +22,8 @@ use crate::api::delivery::{self, AnswerBody, TakenLeases, Way};
 use crate::listen::Listener;
 use crate::listen::port::{Place, Port};
 
-/// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. Longer than
-/// Prometheus leaves its connection alone; a peer that is gone, or never says what it wants, has its place no longer.
+/// From the start of a connection, or the end of an answer on it, to the end of the next request's headers. This is longer than
+/// Prometheus pauses between two requests. A peer that is gone, or never sends a request, keeps its place no longer.
 pub(crate) const HEADERS_WITHIN: Duration = Duration::from_secs(75);
 
 /// What is read ahead on a connection: a request's headers, or the requests behind the one that is answered.

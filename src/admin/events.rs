@@ -1,6 +1,6 @@
 //! `GET /v1/events`: denials, reloads and the ledger as they happen, as server-sent events.
 //!
-//! Who is slow misses events; the server waits for nobody.
+//! A reader that is slow misses events; the server does not wait for it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -28,7 +28,7 @@ pub(crate) struct Gate {
     is_in_place: bool,
 }
 
-/// What is written, and never without a token where everybody can reach the port.
+/// What can be changed. In the place of envoyproxy/ratelimit, where everybody can reach the port, that always needs a token.
 const WRITTEN: [&str; 2] = ["/v1/limits", "/v1/retry-policy"];
 
 impl Gate {

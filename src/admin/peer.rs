@@ -1,9 +1,10 @@
 //! Whether the peer of an HTTP/1 connection has read the answers that tell of leases.
 //!
-//! A socket takes bytes also for a peer that has closed it, so that an answer was written says little. What the kernels
-//! say to each other says more: a peer that closes with something unread, or gets something after it has closed, resets the
-//! connection; one that has read it all only ends it. So the leases of an answer are sent when the peer asks for something
-//! else, ends the connection or lets a second pass, and are given back when the connection is reset before that.
+//! A socket accepts bytes even if its peer has closed it, so a write that succeeded does not mean that the answer was read. The
+//! end of the connection says more. If a peer closes the connection with something unread, or gets something after it has
+//! closed, its kernel resets the connection. If it has read everything, the connection just ends. So an answer counts as read
+//! when the peer asks for something else, ends the connection, or lets a second pass. If the connection is reset before
+//! that, the leases of the answer are given back.
 
 use std::io;
 use std::pin::Pin;

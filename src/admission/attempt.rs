@@ -1,4 +1,4 @@
-//! A reserve for one who waits in the queue: the same reservation as anybody's, but a refusal is no denial. Nobody hears
+//! A reserve for a job that waits in the queue. It reserves as any request does, but a refusal is not a denial: no caller is told
 //! of it, no streak grows, and it says which limit to wait for.
 
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Admission {
                 return Ok(Attempt::Refused { limit, spec });
             }
         };
-        // One who waited in line was told no time.
+        // A job that waited in the queue was given no hint, so none is checked against this admission.
         self.note_allowed(plan, &findings, policy, domain, false, now_ms);
         Ok(Attempt::Taken(super::chain::lease_of(plan, &findings, id, reserved_at_unix_ms)))
     }

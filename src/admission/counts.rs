@@ -9,7 +9,7 @@ use crate::registry::{Enforcement, Plan, Requirement};
 use crate::telemetry::{Hit, MetricName};
 
 impl Admission {
-    /// When it is known what was free of each.
+    /// Counts the decision for each limit. To be called when it is known what was free of each.
     pub(super) fn count_per_limit(&self, plan: &Plan, findings: &Findings, is_admitted: bool) {
         for (index, requirement) in plan.requirements.iter().enumerate() {
             let is_over = (findings.failed | findings.left_out).contains(index);

@@ -88,7 +88,7 @@ impl Decision {
         Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, ..Self::bare() }
     }
 
-    /// What limits say no to. It may be charged all the same.
+    /// The denial of a request that some limits refuse. It may be charged all the same.
     pub(super) fn denied(
         plan: &Plan,
         name: Name<'_>,
@@ -105,7 +105,7 @@ impl Decision {
         Self { late, ..Self::unavailable(plan, &findings, reason, hint_ms) }
     }
 
-    /// What can't be had, for whatever reason.
+    /// The denial of a request, for whatever reason.
     pub(super) fn unavailable(
         plan: &Plan,
         findings: &Findings,
@@ -113,7 +113,7 @@ impl Decision {
         hint_ms: Option<u64>,
     ) -> Self {
         let failed = findings.failed.iter().map(|index| &plan.requirements[index]);
-        // A quota that is over says no only where nothing stricter does; of equals the first.
+        // A quota that is over is named only if no stricter limit failed; among equals, the first.
         let first = failed.min_by_key(|requirement| std::cmp::Reverse(requirement.enforcement));
         // When the ledger could not be asked, no limit said anything.
         let asked = !matches!(reason, Reason::QueueFull | Reason::BackendError);

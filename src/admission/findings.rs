@@ -23,13 +23,13 @@ impl Findings {
         Self { available: plan.requirements.iter().map(|_| None).collect(), ..Self::default() }
     }
 
-    /// Nobody was asked, so nobody is excepted.
+    /// The ledger was not asked, so every requirement counts as failed.
     pub(super) fn all_failed(plan: &Plan) -> Self {
         Self { failed: RequirementSet::first(plan.requirements.len()), ..Self::of(plan) }
     }
 
-    /// What is known of a balance may be a sample from before; a refusal proves that less is left than was asked for, and a
-    /// limit that owes has nothing left.
+    /// What is known of a balance may be an old sample. A refusal proves that less is left than was asked for, and that a limit
+    /// that owes something has nothing left.
     pub(super) fn believe_the_refusal(&mut self, plan: &Plan, code: RefusalCode) {
         for index in self.failed.iter() {
             let most = match code {

@@ -136,8 +136,8 @@ impl Outlook for Known<'_> {
     }
 }
 
-/// What was admitted here and is not back yet, of all that is used. If more was admitted than is used now, a part was given
-/// back early; which one is not known, so it is a part of each.
+/// What this instance has admitted and what is not back yet. If that is more than is used now, a part of it was given back early.
+/// Nobody knows which part, so each amount is reduced in the same proportion.
 fn seen_here(own: &[Release], used: u64) -> Schedule {
     let sum = own.iter().fold(0, |sum: u64, release| sum.saturating_add(release.amount));
     let amount = |amount: u64| match sum > used {
@@ -148,8 +148,8 @@ fn seen_here(own: &[Release], used: u64) -> Schedule {
     Schedule { used, releases: own.iter().map(left).collect(), is_whole: sum >= used }
 }
 
-/// A shared ledger said this some time ago, or only a part of it is known. If it refused since, then others have taken what
-/// should have come back, and it comes back a window later.
+/// The schedule of a shared ledger may be some time old, or known in part only. If the ledger has refused since, others have taken
+/// what should have come back, and it comes back a window later.
 fn as_refused(mut schedule: Schedule, need: &Need<'_>, window_ms: u64, now_ms: u64) -> Schedule {
     if need.has_failed {
         let least = (need.capacity + 1).saturating_sub(need.amount.max(1));

@@ -1,10 +1,10 @@
-//! What a refused request is charged all the same: with `charge: always` it tells of what was used already, so whatever is
+//! What a refused request is charged all the same. With `charge: always` a request reports what was used already. So whatever is
 //! left of the limit is taken, and the rest is dropped or owed.
 //!
-//! Where the rest is owed, both happen in one chain, so that no crash can keep the one and lose the other. The ledger can't
-//! work out the rest by itself: a transfer that takes as much as there is doesn't tell the next one how much that was.
-//! So we look at what is free and write down both amounts. If somebody else took of it meanwhile the chain is refused as a
-//! whole, and we look again. A crash before the chain has landed charges nothing, and its caller has no answer yet.
+//! Where the rest is owed, both happen in one chain, so that no crash can keep one part and lose the other. The ledger can't
+//! compute the rest by itself: a transfer that takes as much as there is doesn't tell the next transfer how much that was.
+//! So we read what is free and write both amounts into the chain. If somebody else has taken of it meanwhile, the chain is
+//! refused as a whole, and we read again. A crash before the chain is applied charges nothing, and its caller has no answer yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ const LOOKS_MAX: usize = 3;
 /// The attempt of a request that its late charges are named by. A request is never asked again so often.
 const FIRST_ATTEMPT: u32 = 1 << 16;
 
-/// Charges that no refusal takes back.
+/// Charges that are made although the request was refused.
 #[derive(Debug)]
 pub struct LateCharge {
     /// A name for each time that we look: one that was refused stays refused.
@@ -77,9 +77,9 @@ impl LateCharge {
     }
 }
 
-/// Takes what is `free`, and owes the rest. A request that has a name may be sent again when something else is free. Then both
-/// names must be found: that of the debt if the chain was done, and that of what it takes if it was refused. So either may
-/// be nothing and is there all the same.
+/// Takes what is `free`, and owes the rest. A request that has a name may be sent again at a time when another amount is free. Then
+/// the ledger must find both names: that of the debt if the chain was done, and that of the take if it was refused. So for such a
+/// request both transfers are there, even one with an amount of 0.
 fn take_and_owe(hold: Hold, free: u64, is_named: bool) -> impl Iterator<Item = Action> {
     let taken = Hold { amount: hold.amount.min(free), ..hold };
     let rest = Hold { amount: hold.amount - taken.amount, ..hold };

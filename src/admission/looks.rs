@@ -1,5 +1,5 @@
-//! What only looks at a limit: it charges nothing, so the ledger isn't asked, and it must not find a limit open that would
-//! refuse whoever takes from it.
+//! Requests that only look at a limit (0 hits). They charge nothing, so the ledger isn't asked. But a look must not answer OK for a
+//! limit that would refuse a request that takes something.
 
 use super::Admission;
 use crate::ledger::Ledger;
@@ -8,8 +8,8 @@ use crate::registry::{Enforcement, Plan, Requirement};
 use crate::telemetry::Reason;
 
 impl Admission {
-    /// The requirements that only look at a limit and must not find it open, and why. Who takes from one hears it from the
-    /// ledger.
+    /// The requirements that only look at a limit and have to be refused, and why. A requirement that takes something is refused
+    /// by the ledger itself.
     pub(super) fn looks(&self, plan: &Plan) -> [(RequirementSet, Reason); 3] {
         let looks = |is_closed: &dyn Fn(&Requirement) -> bool| {
             let looks = plan.requirements.iter().enumerate();
@@ -21,7 +21,7 @@ impl Admission {
             // It holds more than its capacity.
             (looks(&|r| ledger.is_decreasing(&r.account, &r.spec)), Reason::LimitDecreasing),
             (looks(&|r| self.owes(r)), Reason::Debt),
-            // What others have used already counts for whoever comes next.
+            // A charge that came afterwards may have used it up.
             (looks(&|r| always(r) && ledger.is_used_up(&r.account, &r.spec)), Reason::OverLimit),
         ]
     }

@@ -55,7 +55,7 @@ fn lease_of(descriptor: &pb::RateLimitDescriptor) -> Option<&str> {
     descriptor.entries.iter().find(|entry| entry.key == COMPLETION_ENTRY).map(|entry| entry.value.as_str())
 }
 
-/// Entries that only tell the phases apart are not looked at. The request's own hits are those of its start.
+/// Of the entries only `lease_id` and `limit` are read. The hits of the request as a whole are those of its start, and don't count here.
 fn parse_report<'a>(lease: &'a str, descriptor: &'a pb::RateLimitDescriptor) -> Report<'a> {
     let limit = descriptor.entries.iter().find(|entry| entry.key == LIMIT);
     let used = descriptor.hits_addend.as_ref().map(|hits| match descriptor.is_negative_hits {
@@ -153,7 +153,7 @@ pub(crate) fn response(
     (response, unsent)
 }
 
-/// What is told of the limit that has the least left; of one that is over before all others.
+/// The headers for the limit that has the least left; a limit that is over comes before all others.
 fn limit_headers(names: &LimitHeaders, statuses: &[DescriptorStatus]) -> Vec<pb::HeaderValue> {
     let limited = statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
     let nearest = limited.min_by_key(|(status, _)| (!status.is_over, status.remaining));

@@ -118,7 +118,7 @@ pub(crate) struct AnswerBytes {
 }
 
 impl AnswerBytes {
-    /// They know their way before they go: [`Self::go`].
+    /// [`Self::go`] must be called before the bytes are sent.
     pub(crate) fn new(bytes: Bytes, unsent: Unsent) -> Self {
         Self { bytes, unsent, way: None }
     }

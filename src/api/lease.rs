@@ -201,7 +201,7 @@ fn parse_completion(request: &pb::CompleteRequest) -> Result<Completion<'_>, Str
     let lease = match (request.lease_id.as_str(), request.lease_token.as_str()) {
         ("", "") => return Err("lease_id or lease_token: one of them is needed".to_owned()),
         (id, "") => Named::Id(id),
-        // It says more than the id does.
+        // With both, the token counts: it works at any instance.
         (_, token) => Named::Token(token),
     };
     let count = request.actuals.len();

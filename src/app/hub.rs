@@ -1,4 +1,5 @@
-//! The hub port, if this instance has one, and what it is called: bound with the others, left before the ledger closes.
+//! The hub port, if this instance has one, and the name that sidecars know it by. It is bound together with the other ports, and
+//! closed before the ledger is.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

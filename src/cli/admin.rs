@@ -151,7 +151,7 @@ fn said(body: &[u8]) -> String {
     detail.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
 }
 
-/// Runs one question to a server to its end.
+/// Asks a server one question and waits for the answer, but no longer than a command may take.
 pub(super) fn run_within<T>(
     server: &str,
     asking: impl Future<Output = anyhow::Result<T>>,

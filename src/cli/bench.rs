@@ -69,8 +69,8 @@ impl Schedule {
         self.start + Duration::from_secs_f64(gap.as_secs_f64() * n as f64)
     }
 
-    /// Says when a request is due. On a thread of its own: the runtime's timer goes by whole milliseconds, and would be
-    /// most of what is measured.
+    /// Says when a request is due. It has a thread of its own: the runtime's timer is only exact to a millisecond, which would be
+    /// most of the latency that is measured.
     fn keep_time(&self, gap: Duration) {
         let mut told = 0;
         loop {

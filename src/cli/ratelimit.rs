@@ -51,7 +51,7 @@ pub(super) fn run(ignored: &[OsString]) -> ExitCode {
         loaded.hot.warnings.clear();
     }
     let named = env.text("SLUICE_STATE_DIR").map(PathBuf::from);
-    // An image names one that a read-only root has nothing of.
+    // The image sets this variable, and the directory can't be written where the root is read-only.
     let state_dir = named.clone().filter(|dir| state::is_writable(dir));
     let unused = names::unused(&env);
     let is_unkept = named.is_some() && state_dir.is_none();
@@ -195,7 +195,7 @@ fn limit_headers(env: &Env) -> Result<Option<LimitHeaders>, Bad> {
     Ok(env.flag("LIMIT_RESPONSE_HEADERS_ENABLED", false)?.then_some(headers))
 }
 
-/// The port of the metrics. Who only says where it should be wants it.
+/// The port of the metrics. PROMETHEUS_ADDR alone turns it on too.
 fn metrics(env: &Env) -> Result<Option<(SocketAddr, String)>, Bad> {
     let wanted = env.text("PROMETHEUS_ADDR");
     if !env.flag("USE_PROMETHEUS", wanted.is_some())? {

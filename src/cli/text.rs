@@ -1,4 +1,4 @@
-//! Words of clients on a terminal.
+//! Text that clients have sent, made safe for a terminal.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub(super) fn plain(text: &str) -> Cow<'_, str> {
 }
 
 fn is_obeyed(c: char) -> bool {
-    // The latter write from right to left, or show nothing.
+    // The characters in the second line change the direction of writing, or are invisible.
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

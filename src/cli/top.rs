@@ -99,7 +99,7 @@ async fn watch(mut terminal: DefaultTerminal, mut state: State, server: Server) 
         };
         state.take(input);
         if state.by != asked {
-            // The question under way is about what nobody looks at any more.
+            // The question under way is about another list, which is not shown any more.
             asking.abort_all();
             while asking.join_next().await.is_some() {}
             asking.spawn(ask(server.clone(), state.by));

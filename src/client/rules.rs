@@ -1,6 +1,6 @@
 //! Whether to try again, and when.
 //!
-//! A ladder of reasons to stop, then the wait. Pure: the outcome and the dice come as arguments.
+//! Reasons to stop are checked in order, and then the wait is computed. Pure: the outcome and random numbers come as arguments.
 
 use std::time::Duration;
 

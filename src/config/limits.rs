@@ -30,7 +30,7 @@ pub struct LoadedLimits {
     pub registry: Registry,
     /// The names of the files, in order.
     pub files: Vec<String>,
-    /// What is probably not meant.
+    /// What is valid, but was probably not meant.
     pub warnings: Vec<Problem>,
 }
 

@@ -1,7 +1,7 @@
 //! `retry_policy.yaml`, and the same as JSON from the admin API, to a [`RetryPolicy`].
 //!
-//! One decoder for both: what isn't given stays as it was in the base. Ranges are the policy's own business; here its
-//! fields are led back to their lines.
+//! One decoder for both: what isn't given stays as it was in the base. The policy itself knows which ranges its values may have; here
+//! its complaints get the lines of the file.
 
 use super::decode::{At, Fields, Sink};
 use super::problem::{Problem, Problems};
@@ -149,7 +149,7 @@ fn fill_queue(queue: &mut Queue, fields: &Fields<'_>) {
     let list = fields.list("elapsed");
     let row = |(value, at)| elapsed_step(&Fields::of(value, at, fields.sink, &ELAPSED)?);
     let rows: Vec<ElapsedStep> = list.iter().filter_map(row).collect();
-    // With a row missing, the others would be told off for what they aren't.
+    // With a row missing, the rows after it would be reported as unsorted although they are not.
     if list.given && rows.len() == list.items.len() {
         queue.elapsed = Some(rows);
     }

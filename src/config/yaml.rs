@@ -1,4 +1,4 @@
-//! YAML text to a [tree](super::tree), with bounds that no file can talk its way around.
+//! YAML text to a [tree](super::tree), with bounds on its size and depth that hold for every file.
 //!
 //! Built from parser events without recursion: aliases are copied, `<<` is merged, and both are charged to one budget.
 //! Refuses to know any key, and stops at the first thing that isn't YAML.

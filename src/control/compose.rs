@@ -18,12 +18,12 @@ pub(crate) struct Composed {
     /// With the limits of the API in its registry.
     pub(crate) hot: Hot,
     pub(crate) retry_override: Option<PolicyOverride>,
-    /// Limits of the API that a source has now.
+    /// Limits that were made through the admin API, and that a source defines now.
     pub(crate) taken_over: Vec<LimitKey>,
 }
 
 /// What all sources say, with what the admin API made beside it, and what that changes in what is live. Fails with every
-/// problem of every source; a domain that two of them have is one.
+/// problem of every source; a domain that two of them have is a problem too.
 pub(super) fn compose(
     contents: &[Arc<Content>],
     state: &State,

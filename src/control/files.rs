@@ -40,7 +40,7 @@ struct Patience {
 const CLOSED: Patience = Patience { same: 1, all: 8 };
 /// A file that is gone may be about to be written again, and its limits would not hold in between.
 const GONE: Patience = Patience { same: 5, all: 8 };
-/// No event told of the change, so that nobody knows whether the writer is done. 0.8 s.
+/// There was no event for the change, so we can't know whether the writer is done. 0.8 s.
 const UNKNOWN: Patience = Patience { same: 8, all: 100 };
 /// Somebody has the file open and has written to it: it may be half a file. 1.4 s, because some never close it.
 const OPEN: Patience = Patience { same: 14, all: 100 };
@@ -59,7 +59,7 @@ pub(crate) async fn run(control: Arc<Control>, layout: Layout, live: Files) {
         tokio::time::sleep(BURST).await;
         let files = at_rest(&directory, &heard, &seen).await;
         if files != seen {
-            // What is wrong with them has been told by whoever was asked.
+            // `update` has reported whatever is wrong with them.
             if control.update(SOURCE, content_of(&files, had_limits)).await.is_ok() {
                 had_limits = !files.content.limits.is_empty();
             }
@@ -117,7 +117,7 @@ async fn look(directory: &Arc<Mutex<Directory>>) -> Files {
 /// The directory, and what wakes us when it changes. Locked by the one thread that looks.
 struct Directory {
     layout: Layout,
-    /// Until it is, it need not be: without a directory, all is default.
+    /// A directory that never existed may be missing: then all is default.
     was_there: bool,
     events: Option<Events>,
 }

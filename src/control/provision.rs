@@ -127,7 +127,7 @@ impl Control {
             drop(owned);
             tokio::time::sleep(WRITE_INTERVAL).await;
         }
-        // A ledger that changes capacities at once has nothing to tell.
+        // This ledger changes capacities at once, so there will never be an event.
         std::future::pending().await
     }
 

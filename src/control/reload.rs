@@ -75,7 +75,7 @@ impl Control {
         *self.health.lock() = Health { problems, failing_since_unix_ms };
         let metrics = &self.service.metrics;
         let (version, loaded_at) = match changes.is_empty() {
-            // Lines may have moved: where limits are written is shown right, and nobody hears of it.
+            // Only the lines of limits may have moved. The new lines are shown, but it is no new version.
             true => (live.version, live.loaded_at_unix_ms),
             false => (live.version + 1, clock::unix_ms()),
         };

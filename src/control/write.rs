@@ -1,7 +1,7 @@
 //! What the admin API changes: limits that no file owns, and the override of the retry policy.
 //!
-//! Every write is a ladder of refusals, then the disk, then the live snapshot. It runs to its end even if its caller
-//! leaves, or what is on the disk and what is live would differ.
+//! Every write first checks all reasons to refuse it. Then it goes to the disk, and then into the live snapshot. It runs to its end even
+//! if its caller leaves: otherwise what is on the disk and what is live could differ.
 
 use std::sync::Arc;
 

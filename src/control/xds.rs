@@ -49,7 +49,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(330);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Between a connection that was lost and the next, beside the backoff: a server that accepts and hangs up is not worth more.
+/// The least pause between a connection that was lost and the next one, for a server that accepts connections and closes them at once.
 const RECONNECT_AFTER: Duration = Duration::from_millis(200);
 
 /// A server, and the TLS towards it.
@@ -137,7 +137,7 @@ impl Follower {
         let channel = self.server.connect().await?;
         let mut client =
             AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-        // One is on its way while the answer to it is awaited.
+        // At most one request is on its way while its answer is awaited.
         let (requests, outgoing) = mpsc::channel(2);
         let ended = |_| Status::unavailable("the server ended the stream");
         requests.send(self.request()).await.map_err(ended)?;

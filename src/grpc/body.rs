@@ -43,7 +43,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Whoever reads keeps at most one message; a stream of them doesn't add up.
+    /// A reader keeps at most one message at a time, so the messages of a stream are not added up.
     fn came(&mut self, bytes: usize) -> Result<(), Status> {
         self.read = self.read.saturating_add(bytes);
         self.expect(self.read.min(MESSAGE_BYTES_MAX + PREFIX_BYTES))

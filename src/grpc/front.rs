@@ -183,7 +183,7 @@ impl Front {
 enum Read {
     /// One message and nothing else.
     Plain(Bytes),
-    /// Something else starts like this.
+    /// Something else, and the bytes that were read of it.
     Odd(Bytes),
 }
 
@@ -193,7 +193,7 @@ async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     if body.is_end_stream() || is_odd(&first) {
         return Ok(sorted(first));
     }
-    // Copied, because a message may come in very many very small frames, and each would keep what it came in.
+    // Copied: a message may come in many small frames, and each frame would keep the whole buffer that it came in.
     let mut read = BytesMut::from(first);
     while !is_odd(&read) {
         // Once, when the length is known: growing by and by would end in more than twice of it.
@@ -209,7 +209,7 @@ async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     Ok(Read::Odd(read.freeze()))
 }
 
-/// What was read to its end, or until it was odd.
+/// Sorts what was read: one plain message, or something else.
 fn sorted(mut read: Bytes) -> Read {
     if is_odd(&read) || whole_length(&read) != Some(read.len()) {
         return Read::Odd(read);
@@ -235,7 +235,7 @@ fn whole_length(read: &[u8]) -> Option<usize> {
     usize::try_from(length).ok()?.checked_add(PREFIX_BYTES)
 }
 
-/// Whether it can't become one plain message any more.
+/// Whether these bytes can't be the beginning of one plain message.
 fn is_odd(read: &[u8]) -> bool {
     let compressed = read.first().is_some_and(|flag| *flag != 0);
     let length = whole_length(read);

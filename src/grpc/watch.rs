@@ -40,12 +40,12 @@ struct Watch {
     changes: Arc<Notify>,
     /// The state and the position that the watcher was told last.
     told: Option<(&'static str, Option<u64>)>,
-    /// What it has picked up when it has heard a state goes with that.
+    /// The lease that the watcher picks up by the next message, sent along with it.
     carried: Carried,
 }
 
 impl Watch {
-    /// What is new, and who goes on watching after that.
+    /// The next message, and the watch that goes on after it.
     async fn next(mut self) -> Option<(Result<pb::LeaseStatus, Status>, Option<Self>)> {
         loop {
             let changes = Arc::clone(&self.changes);

@@ -12,10 +12,10 @@ use crate::ledger::{
 };
 use crate::limit::{Charge, Kind, LimitSpec, Origin, Overage};
 
-/// Parts of a capacity for which a sidecar is told when they fit: so many quarters.
+/// A sidecar is told when a quarter of the capacity fits, two quarters, and so on.
 const REPAID_QUARTERS: u64 = 4;
 
-/// Does it. Never fails but by saying so.
+/// Does what was asked. A failure is an answer too.
 pub(super) async fn answer(hub: &Hub, what: Option<Ask>) -> Answer {
     match what {
         None => invalid(format!(

@@ -50,7 +50,8 @@ const SILENT_LOOKS: u32 = 120;
 /// A sidecar that doesn't take its answers for so long is gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// A hub that leaves ends a stream on which nothing was asked at so many looks: what the sidecar sent before it knew has come.
+/// A hub that stops ends a stream when nothing was asked on it for so many looks: by then all has come that the sidecar sent before
+/// it knew.
 const LEAVING_LOOKS: u32 = 2;
 
 pub(super) type Message = Result<pb::HubMessage, Status>;
@@ -62,9 +63,9 @@ pub(super) struct Conversation {
     out: mpsc::Sender<Message>,
     call: Arc<Call>,
     under_way: FuturesUnordered<Pin<Box<dyn Future<Output = Finished> + Send>>>,
-    /// Those that can be given up.
+    /// Ends an ask under way when the sidecar says that its caller has left.
     handles: AHashMap<u64, AbortHandle>,
-    /// What they hold.
+    /// What the asks under way hold.
     bytes: usize,
     answers: Vec<pb::Answer>,
     /// What the sidecar was last told.

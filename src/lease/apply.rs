@@ -81,7 +81,7 @@ impl Settler<'_> {
             let waited_seconds = started.elapsed().as_secs();
             match self.ledger.complete(&shortened(chain.clone(), waited_seconds)).await {
                 Ok(outcome) => return Ok(outcome.verdict),
-                // Waiting makes no room, or there is nothing left to wait for.
+                // Waiting doesn't help against a full ledger, and after its end a lease has come back by itself.
                 Err(error @ LedgerError::Full(_)) => return Err(error),
                 Err(error) if clock::unix_ms() >= until_unix_ms => return Err(error),
                 Err(_) => tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await,
@@ -90,7 +90,7 @@ impl Settler<'_> {
     }
 }
 
-/// What is taken for the rest of a window is taken for less when it is sent later.
+/// What is taken for the rest of a window is taken for a shorter time when it is sent later.
 fn shortened(mut chain: Chain, by_seconds: u64) -> Chain {
     for transfer in &mut chain.transfers {
         if let Action::Rereserve(hold) | Action::TakeUpTo(hold) = &mut transfer.action {

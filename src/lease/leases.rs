@@ -125,14 +125,14 @@ impl Leases {
         self.table.sent(lease.bits());
     }
 
-    /// An answer that tells of a lease will never be sent. True if nobody else was told of it or will be: then it is to be
-    /// given back. One that made room for others may be somebody's only if its caller chose its name.
+    /// An answer that tells of a lease will never be sent. True if nobody else was told of the lease or will be: then it is to be
+    /// given back. A lease that is not in the table any more may have another holder only if its caller chose its name.
     pub(crate) fn unsent(&self, lease: &LeaseId, is_named: bool) -> bool {
         self.table.unsent(lease.bits()).unwrap_or(!is_named)
     }
 
-    /// Hands out a lease that is known by another name than its own: both lead to it. Whether its caller hears of it is
-    /// somebody else's to know.
+    /// Hands out a lease that is also known by another name; both names lead to it. The queue keeps track of whether its caller was
+    /// told of it.
     pub(crate) fn issue_as(&self, name: &LeaseId, lease: &Lease, job_id: &str) {
         if self.issue(lease, job_id).is_some() {
             self.sent(&lease.id);

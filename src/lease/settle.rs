@@ -1,6 +1,6 @@
 //! How a lease is settled: what was held and what was really used in, chains for the ledger out. Pure.
 //!
-//! Each limit is a chain of its own, so that one that expired or is full keeps no other from being settled:
+//! Each limit is a chain of its own. So a limit that has expired or is full does not stop the others from being settled:
 //!
 //! | limit | used | chain |
 //! |---|---|---|
@@ -11,11 +11,11 @@
 //! | rolling | more | re-reserve the difference for the rest of the window |
 //! | rolling, its window is over | more | a debt, where the limit has debts |
 //!
-//! If that doesn't fit, the limit's overage decides: what is left is taken for the rest of the window and the rest is let
-//! go (`deny`), or the whole difference becomes a debt, which a limit pays before anything else (`repay`) or never (`debt`).
+//! If that doesn't fit, the limit's overage decides: what is left is taken for the rest of the window and the rest is forgotten
+//! (`deny`), or the whole difference becomes a debt, which a limit pays before anything else (`repay`) or never (`debt`).
 //!
 //! What was held and has expired by our clock is left alone: it has come back. If more was used than that, there is no rest
-//! of the window to take it for, so it fits nowhere: with `deny` all of it is let go.
+//! of the window to take it for, so it never fits: with `deny` all of it is forgotten.
 //!
 //! Knows no tokens, no lease table, no clock.
 
@@ -154,7 +154,7 @@ impl Adjustment {
         capacity: Option<u64>,
     ) -> Option<Chain> {
         let action = match (self, refusal) {
-            // Gone by the ledger's clock, but not by that of whoever reserved: what was used still counts.
+            // It has ended by the ledger's clock, but not by ours: what was used still counts.
             (
                 Adjustment::Lower { to, remaining_seconds },
                 Refusal { index: 0, code: RefusalCode::PendingTransferExpired, .. },
@@ -189,7 +189,7 @@ fn hold(amount: u64, lifetime_seconds: NonZeroU32, capacity: u64, overage: Overa
 }
 
 fn chain_of(lease: &LeaseId, account: &Arc<Account>, actions: &[Action]) -> Chain {
-    // A re-reserve that stands alone must stay refused once it was: it may fit when the completion is sent again.
+    // A re-reserve that was refused must stay refused when the completion is sent again, even if it would fit then.
     let keep = if actions[0] == Action::Void { Keep::ForCompletion } else { Keep::ForRetries };
     let transfers = actions.iter().map(|&action| Transfer { account: Arc::clone(account), action }).collect();
     Chain { lease: lease.clone(), keep, transfers }

@@ -14,7 +14,7 @@ const BYTES_PER_PLACE: usize = 256;
 /// Leases end on multiples of this; never early.
 const TICK_MS: u64 = 1000;
 
-/// How long a completed lease stays at least, and once the table is half full: retries of a completion come within seconds.
+/// How long a completed lease stays at least. When the table is half full it stays no longer: retries of a completion come within seconds.
 pub(super) const COMPLETED_MS: u64 = 60_000;
 
 /// Leases dropped under one lock, so that callers get in between.

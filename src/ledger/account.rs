@@ -60,7 +60,7 @@ impl Account {
     }
 }
 
-/// What an embedded ledger mostly has no need of: the most of it is what TigerBeetle knows.
+/// What remote ledgers know of an account. The memory ledger needs hardly any of it.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     tigerbeetle: Known,
@@ -123,7 +123,7 @@ impl Default for Decrease {
 }
 
 impl Decrease {
-    /// Notes what the answer to a chain that reserves says: who could reserve of a limit was not refused for a decrease.
+    /// Notes what the answer to a chain says: if its reserve was done, the limit is not decreasing.
     pub(super) fn note(chain: &Chain, verdict: Verdict, now_ms: u64) {
         match verdict {
             Verdict::Done => {
@@ -143,7 +143,7 @@ impl Decrease {
 
     /// It was refused for that now; nothing changes if that was so before.
     pub(super) fn begin(&self, now_ms: u64) {
-        // One that loses this race finds what it wanted.
+        // If another thread was faster, it has noted the same.
         let _ = self.since_ms.compare_exchange(NEVER, now_ms, Ordering::AcqRel, Ordering::Acquire);
     }
 

@@ -1,6 +1,6 @@
 //! The ledger that this process was started with: one that holds balances itself, or hubs that reach one.
 //!
-//! Only hands on. A new ledger is one more variant.
+//! Only passes calls on. A new ledger is one more variant.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Ledger for Backend {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         match self {
             Backend::Memory(ledger) => ledger.apply(chain).await,
-            // On the heap: beside a round trip that costs nothing, and a decision on memory carries no space for it.
+            // On the heap: compared with a round trip that costs nothing, and decisions on the memory ledger need no space for it.
             Backend::TigerBeetle(ledger) => Box::pin(ledger.apply(chain)).await,
             Backend::Hub(ledger) => Box::pin(ledger.apply(chain)).await,
         }

@@ -56,7 +56,7 @@ impl<L: Ledger> Failover<L> {
     async fn instead(&self, chain: &Chain, error: LedgerError) -> Result<Outcome, LedgerError> {
         let is_away = matches!(error, LedgerError::Unavailable(_) | LedgerError::TimedOut(_));
         match (self.on_failure, &error) {
-            // Too much at once is no failure of the ledger: the caller hears when to come back.
+            // A full queue is no failure of the ledger: the caller is told when to come back.
             (OnFailure::Error, _) | (_, LedgerError::QueueFull { .. }) => Err(error),
             (OnFailure::Allow, _) => Ok(Outcome::bare(Verdict::NotAsked)),
             (OnFailure::Deny, _) => {
@@ -147,7 +147,7 @@ impl<L: Ledger> Ledger for Failover<L> {
             return self.ledger.give_back(chain);
         }
         self.local.give_back(self.local_part(&chain));
-        // What only may have landed is the real ledger's to give back: it knows whether somebody else has it.
+        // If the real ledger only may have it, that ledger gives it back by itself: it knows whether somebody else has it.
         if self.at_real(&chain.lease) == Some(AtReal::Holds) {
             self.ledger.give_back(chain);
         }
@@ -256,7 +256,8 @@ fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Rounded down, so that shares of several sidecars don't add up to more; but what has room for one keeps it.
+/// Rounded down, so that the shares of several sidecars add up to no more than the capacity. The exception: a limit that is not 0 keeps
+/// at least 1, so with `share` × capacity below 1 they can add up to more.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u64 is one")]
 fn shared(capacity: u64, share: f64) -> u64 {
     ((capacity as f64 * share) as u64).max(capacity.min(1))

@@ -150,8 +150,8 @@ fn unexpected() -> LedgerError {
     LedgerError::Unavailable("the hub answered something else than it was asked".to_owned())
 }
 
-/// What the answer to a second sending says of the first, which was lost. What exists may be from that one; and then it was
-/// this sidecar that did it. If it was not, too much is counted for a while, never too little.
+/// What the answer to a second sending says about the first one, whose answer was lost. If the transfers exist, they are taken to be from
+/// the first sending, and so this sidecar's. If they are not, too much is counted for a while, never too little.
 fn of_first_sending(mut outcome: Outcome, chain: &Chain) -> Outcome {
     outcome.is_repeat = false;
     if let Verdict::Refused(Refusal { code, .. }) = &mut outcome.verdict

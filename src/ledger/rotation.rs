@@ -2,7 +2,7 @@
 //!
 //! With two, every chain is applied to both or to neither. TigerBeetle never frees its disk, so a cluster is replaced now and
 //! then: all instances go from the old one to both, stay there until the new one holds all that still counts, and go on to
-//! the new one alone. The steps are in `docs/operating.md`. With one ledger this layer hands on.
+//! the new one alone. The steps are in `docs/operating.md`. With one ledger this layer only passes calls on.
 //!
 //! # Why no window sees more than the capacity
 //!
@@ -128,7 +128,7 @@ impl<L: Ledger> Rotation<L> {
             }) => {
                 let name = LeaseId::fresh(clock::unix_ms(), fastrand::u128(..));
                 if let Some(nothing) = nothing_of(chain, index, name) {
-                    // Whatever it says, it has heard of the capacity.
+                    // The answer doesn't matter: the new ledger now knows the capacity.
                     drop(new.ledger.apply(&for_new(&nothing)).await);
                 }
                 return Ok(at_old);
@@ -146,7 +146,7 @@ impl<L: Ledger> Rotation<L> {
             return Ok(at_new);
         }
         if let Some(trimming) = trimmed(chain, &at_old.taken, &at_new.taken) {
-            // Whoever leaves now was not told of it.
+            // If the caller leaves now, it was not told of the admission: the new one gives it back too.
             let mut undo_new = Undo { ledger: &new.ledger, chain: (!at_new.is_repeat).then_some(second) };
             self.trim(&trimming).await;
             undo_new.chain = None;
@@ -329,7 +329,7 @@ impl<L: Ledger> Ledger for Rotation<L> {
         Ok(if at_old.used > at_new.used { at_old } else { at_new })
     }
 
-    /// While both hold a part of a limit nobody knows the whole.
+    /// Not known with two ledgers: neither of them knows all that comes back.
     fn comes_back(&self, account: &Arc<Account>, spec: &LimitSpec) -> Option<Schedule> {
         if self.successor().is_some() { None } else { self.old.comes_back(account, spec) }
     }

@@ -31,8 +31,8 @@ impl Default for Sample {
 }
 
 impl Sample {
-    /// What is free of `capacity`, as far as is known. What was held when a sample was taken is back once it is as old
-    /// as the holds get.
+    /// What is free of `capacity`, as far as is known. When the sample is older than any reservation lives, all that was held then has
+    /// come back.
     pub(super) fn available(&self, capacity: u64, lifetime_ms: u64, now_ms: u64) -> Option<u64> {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
         let available = Some(self.available.load(Ordering::Relaxed)).filter(|sample| *sample != UNKNOWN)?;

@@ -1,4 +1,4 @@
-//! One ledger with several owners: the layers of this process, and the hub port. Only hands on.
+//! One ledger with several owners: the layers of this process, and the hub port. Only passes calls on.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

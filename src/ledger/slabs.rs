@@ -55,7 +55,7 @@
 //! * **A take without an answer.** Nothing is ever handed out of it, so whatever becomes of it can only be too little.
 //!   The layer below gives it back, because only that layer learns whether and when it lands: the worker that sent it
 //!   waits for the result as long as it takes, and voids it if its caller has left. Nobody else may void it: a void that
-//!   comes before the reserve finds nothing, and its name is burnt, so that the worker's own void, which has the same
+//!   comes before the reserve fails, and a name that has failed can't be used again. So the worker's own void, which has the same
 //!   name, would fail when the reserve lands. If the worker itself is lost, the ledger's timeout is left.
 //! * **A give-back without an answer.** It is sent again under the same names until it is answered. A void that happened
 //!   is found to exist; one of a reservation that has timed out is answered so, and ends the matter.

@@ -50,7 +50,7 @@ use crate::telemetry::Metrics;
 #[derive(Debug, Clone)]
 pub struct TigerBeetle {
     queue: mpsc::Sender<Work>,
-    /// Given back by callers that left at the last moment; as many as there are callers at most.
+    /// Chains of callers that left when the answer was already there, to be given back. At most one for each caller.
     abandoned: mpsc::UnboundedSender<Work>,
     provisioner: mpsc::Sender<provision::Request>,
     reader: mpsc::Sender<reader::Read>,
@@ -91,7 +91,7 @@ impl TigerBeetle {
             drop_output(until.clone().run_until_cancelled_owned(reading))
         };
         tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Reader, reading));
-        // A payment is one request, and whoever comes next goes on.
+        // A payment is one request. If it is cut off, the next look, or another instance, goes on.
         let (all, until) = (Arc::clone(&shared), closing.clone());
         let paying =
             move || drop_output(until.clone().run_until_cancelled_owned(payer::run(Arc::clone(&all))));

@@ -194,7 +194,7 @@ impl Connection {
         &self.port
     }
 
-    /// Who has the least is closed first.
+    /// The connection with the lowest value is closed first.
     fn usefulness(&self) -> (u8, u64) {
         let is_answered = self.is_answered.load(Ordering::Relaxed);
         let is_owed = self.owed.load(Ordering::Relaxed) > 0;
@@ -208,7 +208,7 @@ impl Connection {
 
     fn has_old_answers(&self, interval: u64) -> bool {
         let slots = INTERVALS as u64;
-        // Counting back from this interval; the last one before the ring closes is the next interval's.
+        // Counts back from this interval, and leaves out the last slot, which is that of the next interval.
         (YOUNG..slots - 1).any(|back| self.unread[slot(interval + slots - back)].load(Ordering::Relaxed) > 0)
     }
 
@@ -230,7 +230,7 @@ impl Connection {
         }))
     }
 
-    /// Adds first and looks then: two at once may both be refused, which is as true as one of them.
+    /// Adds first and compares then. So of two that don't fit together both may be refused, but never are both accepted.
     fn hold(&self, bytes: usize) -> Result<(), Full> {
         let bounds = &self.port.bounds;
         let all = self.port.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);

@@ -1,7 +1,7 @@
-//! A future that seldom has news, beside one that often has.
+//! A future that is seldom ready, beside one that often is.
 //!
-//! Both are in one task, and whenever that is woken, both would be polled. This one is polled only after it was woken itself:
-//! a busy connection asks many times a second whether it has to end, and is told once.
+//! Both are in one task, and whenever the task is woken, both would be polled. This one is polled only after it was woken itself. A
+//! connection would otherwise ask with every call whether it has to end, which happens once.
 
 use std::pin::Pin;
 use std::sync::Arc;

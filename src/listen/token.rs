@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::settings::secret::Secret;
 
-/// Of a token, so that comparing takes the same time however many of the characters, and how many, are the same.
+/// The digest of a token. Comparing digests takes the same time however much of a guess is right, and whatever its length.
 #[derive(Debug)]
 pub(crate) struct Token([u8; 32]);
 

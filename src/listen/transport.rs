@@ -26,7 +26,7 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// and many a client then reports the reset and not the reason.
 const REFUSED_WITHIN: Duration = Duration::from_millis(500);
 
-/// And what it may say meanwhile: more than the first flight of any client.
+/// How many bytes it may send meanwhile: more than any client sends before it hears the first answer.
 const REFUSED_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct Handshake {
 #[derive(Debug)]
 pub(crate) struct Refused {
     error: Option<Error>,
-    /// Unless it had nothing to hear.
+    /// Absent if there is nothing to tell the peer.
     stream: Option<Stream>,
     deadline: Pin<Box<Sleep>>,
     is_shut: bool,
@@ -211,7 +211,7 @@ impl AsyncWrite for Transport {
         }
     }
 
-    /// Asked before the handshake is done, when the answer for TLS is known.
+    /// This is asked before the handshake is done. The answer is the same then as afterwards.
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
@@ -230,7 +230,7 @@ impl AsyncWrite for Transport {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
-            // Nothing was said that has to arrive.
+            // Nothing was sent that has to arrive.
             Self::Handshake(_) | Self::Refused(_) | Self::Failed => Poll::Ready(Ok(())),
         }
     }

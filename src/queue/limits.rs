@@ -100,7 +100,7 @@ impl Limits {
     }
 
     /// A limit refused a job, and is now as `spec` says; the first job there needs `amount`. True if the ledger has to be
-    /// asked for a schedule. A recent one says when to try again as well: whatever is given back before is attempted anyway.
+    /// asked for a schedule. If there is a recent one, that one says when to try again; whatever is given back before that time is attempted anyway.
     pub(super) fn refused(
         &mut self,
         limit: LimitId,
@@ -153,7 +153,7 @@ impl Limits {
         let capacity = known.spec.capacity;
         let fits_ms = schedule.as_ref().and_then(|schedule| schedule.fits_at_ms(amount, capacity, now_ms));
         let again_ms = match fits_ms {
-            // The limit should have enough: something was given back meanwhile, or expires a little late.
+            // The limit should have enough by now: something was given back meanwhile, or expires a little late.
             Some(at_ms) if at_ms <= now_ms => {
                 let wait = backoff::delay(known.refusals, rand);
                 now_ms + u64::try_from(wait.as_millis()).unwrap_or(CHECK_MS)

@@ -156,7 +156,7 @@ impl Order {
 
     /// A job that was attempted did not get this limit: it goes back to where it stood there.
     pub(super) fn refused(&mut self, id: JobId, limit: LimitId) {
-        // A job that waits isn't being attempted: this is about an earlier job of the same name.
+        // If the job waits, it was not attempted: then this refusal is that of an earlier job with the same name.
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.waits_at.is_empty()) else { return };
         debug_assert!(job.needs.iter().any(|(there, _)| *there == limit));
         job.refused_by.retain(|there| *there != limit);

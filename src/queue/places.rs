@@ -22,7 +22,7 @@ use crate::ledger::Schedule;
 use crate::limit::{LeaseId, LimitSpec};
 use crate::retry::policy::Queue as Policy;
 
-/// A job that was sent from limit to limit so often will not find all of them free by chance.
+/// A job that was sent from limit to limit this often begins to insist: it would hardly find all of them free by chance.
 const BOUNCES_MAX: u32 = 3;
 
 /// The least time for which a job insists.
@@ -233,7 +233,7 @@ impl Places {
         }
     }
 
-    /// A job that was attempted is served. Its lease is kept until it is picked up, or not.
+    /// A job that was attempted is served. Its lease is kept until it is picked up, or until the time for that is over.
     pub(super) fn served(&mut self, id: JobId, reserved: Reserved, policy: &Policy, now_ms: u64) {
         self.order.needs(id).iter().for_each(|(limit, _)| self.limits.served(*limit));
         self.leave_order(id);
@@ -364,7 +364,7 @@ impl Places {
 
     fn enter(&mut self, id: JobId, state: PlaceState, now_ms: u64) {
         if let Some(place) = self.places.get_mut(&id) {
-            // A job that was attempted and refused has waited all the time.
+            // An attempt that is refused does not begin a new wait.
             if !(place.state.is_waiting() && state.is_waiting()) {
                 place.since_ms = now_ms;
             }

@@ -34,7 +34,7 @@ use crate::limit::RequirementSet;
 const UNIT_MS_MIN: u64 = 1000;
 const UNIT_MS_MAX: u64 = 300_000;
 
-/// What comes back is a little late, and newcomers may have some credit left.
+/// How much longer a cycle is made than computed: what comes back is a little late, and newcomers may have some credit left.
 const UNIT_MARGIN: f64 = 1.25;
 
 /// A plain mutex: sections are some lookups and never wait.
@@ -223,8 +223,8 @@ impl LimitShare {
         (self.demand.capacity as f64 * self.share).ceil() as u64
     }
 
-    /// Cycles begin anew when the unit is far too short for what the first job needs. It is never made shorter, and at
-    /// least doubled, or the job would not live to see the end of one.
+    /// Cycles begin anew when the unit is far too short for what the first job needs. The unit is never made shorter, and at least
+    /// doubled each time: otherwise cycles could begin anew again and again, and the job would never get the end of one.
     #[expect(clippy::cast_possible_truncation, reason = "the cast saturates, and the clamp follows")]
     fn stretch(&mut self, now_ms: u64) {
         let Some(ms) = self.demand.comes_back_ms else { return };
@@ -261,8 +261,8 @@ impl LimitShare {
         self.unit_ms << self.cycle.trailing_zeros()
     }
 
-    /// The credit that this takes. Whoever finds some credit may overdraw it: else a newcomer that needs much would never
-    /// be admitted.
+    /// Takes credit for `amount`; how much that was. If there is any credit it may be overdrawn: otherwise a newcomer that needs much would
+    /// never be admitted.
     fn take(&mut self, amount: u64) -> f64 {
         let before = self.credit;
         self.credit = (before - amount as f64).max(-self.credit_max()).min(before);

@@ -135,7 +135,7 @@ impl Step<'_> {
         if order.is_idle(limit) {
             return self.share.remove(limit);
         }
-        // While a job is attempted, nobody knows yet who is first.
+        // While a job is being attempted, it is not known yet who is first.
         if order.is_attempting(limit) {
             return;
         }

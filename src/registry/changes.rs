@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::outline::{Line, Outline, shown};
 use crate::limit::Origin;
 
-/// One limit, or one knob of the retry policy, that is not what it was.
+/// One limit, or one setting of the retry policy, that has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub sort: Sort,
@@ -77,7 +77,7 @@ pub fn between(old: &Outline, new: &Outline) -> Vec<Change> {
     changes
 }
 
-/// The knobs of two retry policies that differ, both as JSON.
+/// The settings in which two retry policies differ, both as JSON.
 pub fn of_policy(old: &Value, new: &Value) -> Vec<Change> {
     let mut changes = Vec::new();
     walk("retry_policy", Some(old), Some(new), &mut changes);

@@ -40,7 +40,7 @@ impl PartialEq for Line {
     }
 }
 
-/// Stands where no part of a name can have it, so that two places never share a name.
+/// Separates the parts of a name. No part can contain this character, so two places never have the same name.
 const LEADS_TO: char = '\u{1f}';
 
 /// The name of a place, for people.

@@ -248,8 +248,7 @@ fn requirement(
     }
 }
 
-/// What is taken of a limit even from a request that is refused. Who comes with more than one hit may tell of what was used
-/// already.
+/// What is taken of a limit even if the request is refused. A request of more than one hit may report what was used already.
 fn late(amount: u64, hits: u64, charge: Charge) -> u64 {
     if hits > 1 && charge == Charge::Always { amount } else { 0 }
 }

@@ -79,7 +79,7 @@ struct Values {
 pub enum PlaceError {
     /// The same key and value are already on this level.
     Duplicate,
-    /// The text of a shared pattern would be caught by an earlier pattern, and its key would name two limits.
+    /// An earlier pattern matches the text of this shared pattern, so the key made of that text would name two limits.
     Shadowed { by: String },
 }
 

@@ -1,7 +1,7 @@
 //! The retry budget of one domain: how many retries are let in for the originals of the last seconds.
 //!
-//! Retries after a partial outage are what turns it into a whole one. Counts two things, decides one; the
-//! ledger, descriptors and clocks are other people's. The policy comes with each call, so a reload holds from
+//! Retries can turn a partial outage into a whole one. Counts originals and retries, and decides whether one more retry is admitted. Knows
+//! neither ledger nor descriptors nor clock. The policy comes with each call, so a reload holds from
 //! the next request on and no count is lost.
 //!
 //! One tenant can't spend all of it: a part is kept for those who have had little, see [`RetryBudget::admit_retry`].
@@ -74,7 +74,7 @@ impl RetryBudget {
     /// way too. So whoever spends it all spends nobody else's share.
     pub fn admit_retry(&self, tenant: Option<LimitId>, now_ms: u64, policy: &Budget) -> bool {
         let window_ms = policy.window_seconds * 1000;
-        // Counted first and taken back: threads that meet here admit too few for a moment, never too many.
+        // Counted first, and subtracted again if it is refused: threads that do this at once may admit too few for a moment, never too many.
         self.retries.add(1, now_ms);
         let own = tenant.map(|tenant| self.tenants.add(tenant, now_ms / window_ms));
         let retries = self.retries.sum(now_ms, window_ms);

@@ -78,9 +78,9 @@ fn whole(seconds: f64) -> u64 {
     seconds as u64
 }
 
-/// Longer than a batch, so that one bucket sees the rate and not the rhythm of batches.
+/// Longer than a batch takes, so that a bucket shows the rate and not single batches.
 const DRAIN_BUCKET_MS: u64 = 500;
-/// A ledger that stood still for a moment is still as fast as it was; after this long nobody knows.
+/// For this long a ledger that stands still is taken to be as fast as it was; after that its rate is not known.
 const DRAIN_WINDOW_MS: u64 = 10_000;
 
 /// How many events per second a queue was seen to drain while there was work.

@@ -18,18 +18,18 @@ pub(crate) struct Forecast<'a> {
     pub(crate) schedule: Option<&'a Schedule>,
     /// How long its holders were seen to hold it.
     pub(crate) mean_hold_ms: Option<u64>,
-    /// The part of it that those who are asked for get; others get the rest.
+    /// The part of the limit that goes to those whom the forecast is for; others get the rest.
     pub(crate) part: f64,
 }
 
-/// Somebody will take this much at a time, because it was told to.
+/// A caller that was told a time, and will take this much then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taker {
     pub(crate) at_ms: u64,
     pub(crate) amount: u64,
 }
 
-/// Whoever takes is a little late, and the embedded ledger gives back a thousandth of the window late.
+/// Callers come a little late, and the memory ledger gives back up to a thousandth of the window late.
 const LATE_MS: u64 = 15;
 const GRAIN_MS_MIN: u64 = 10;
 const GRAINS_PER_WINDOW: u64 = 1000;
@@ -61,8 +61,8 @@ impl Forecast<'_> {
         }
     }
 
-    /// The first time, not before `from_ms`, at which `own` can be taken so that all `takers`, who are in the order of time,
-    /// still find what they come for. Up to `late_ms` later it can be taken as well. `None` if nobody can know.
+    /// The first time, not before `from_ms`, at which `own` can be taken and all `takers`, which are sorted by time, still find what they
+    /// were promised. The same holds up to `late_ms` later. `None` if that can't be known.
     pub(crate) fn fits_at_ms(
         &self,
         takers: &[Taker],

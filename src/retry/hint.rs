@@ -33,7 +33,7 @@ fn grown(base_ms: u64, factor: f64, streak: u32) -> u64 {
     whole(base_ms as f64 * factor.powf(f64::from(streak)))
 }
 
-/// Where the bounds cross, the upper one wins: `max_ms` is a promise, the base only a start.
+/// If the lower bound is above the upper one, the upper one wins: `max_ms` is a promise, and the base only where the formula starts.
 fn clamp(ms: u64, low: u64, high: u64) -> u64 {
     ms.max(low).min(high)
 }

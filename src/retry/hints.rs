@@ -40,7 +40,7 @@ impl Hints {
             new = (streak_at(word, now_ms, quiet_ms) + 1).min(STREAK_MAX);
             Some(packed(new, now_ms))
         };
-        // It always has a new value.
+        // The closure always returns a value, so this can't fail.
         let _ = self.streak.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         u32::try_from(new).unwrap_or(u32::MAX)
     }

@@ -1,4 +1,4 @@
-//! Hints that are true: when there will be room, as far as the ledger knows that without being asked again.
+//! Hints that say when there will be room, as far as the ledger knows that without being asked again.
 //!
 //! Knows the limits of one request and what callers were told before ([`promises`](super::promises)). What a limit holds and
 //! when that comes back is somebody else's knowledge, which is asked for through [`Outlook`].
@@ -40,7 +40,7 @@ pub trait Outlook {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     pub hint: RetryHint,
-    /// By how much the one before was wrong, if this caller had been told one.
+    /// How wrong the caller's last hint was, if it had been told one.
     pub error_ms: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ pub fn on_denied(
             match fits {
                 Some(Fits { at_ms: fits_at_ms, are_kept }) => {
                     at_ms = at_ms.max(fits_at_ms);
-                    // Nobody comes when it is told, so that no time is better than another.
+                    // Callers don't come at the times that they are told, so the formula's wait is the least.
                     if !are_kept {
                         least_ms = least_ms.max(formula[place]);
                     }
@@ -115,8 +115,8 @@ pub fn on_denied(
     Some(Told { hint: RetryHint { ms }, error_ms })
 }
 
-/// A limit said yes. `remembers`: the ledger can't tell when this comes back, so that it has to be remembered here. By how much
-/// the hint was wrong that this caller followed, if it seems to have followed one.
+/// A limit admitted a request. `remembers`: the ledger can't tell when this comes back, so it has to be remembered here. Returns how wrong
+/// the hint was that this caller followed, if it seems to have followed one.
 pub fn on_admitted(need: &Need<'_>, is_retry: bool, remembers: bool, now_ms: u64) -> Option<u64> {
     let window_ms = window_ms(need.kind).filter(|_| remembers && need.amount > 0);
     if window_ms.is_none() && !need.hints.has_promises() {
@@ -142,7 +142,7 @@ enum Returning {
     Due { told_ms: u64 },
 }
 
-/// Takes what a caller was told off the limits that refused it.
+/// Removes the promise that a caller was given from the limits that refused it now.
 fn returning(needs: &[Need<'_>], is_retry: bool, now_ms: u64) -> Returning {
     let (mut due_ms, mut next_ms) = (None, Some(0));
     for need in needs.iter().filter(|need| need.has_failed) {

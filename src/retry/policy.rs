@@ -1,4 +1,4 @@
-//! The knobs of `retry_policy.yaml`, their defaults, and what no knob may be set to.
+//! The settings of `retry_policy.yaml`, their defaults, and the values that they must not have.
 //!
 //! Plain data. Doesn't know YAML, files or lines: whoever decodes a policy maps the field names of
 //! [`RetryPolicy::validate`] back to where they were written. A policy without mistakes can't make any

@@ -18,8 +18,8 @@ use super::schedule::{Release, Schedule};
 /// One who was told a time and isn't seen this long after it is forgotten.
 const FORGOTTEN_AFTER_MS: u64 = 1_500;
 
-/// Whoever is admitted later than this after a time that somebody was told is somebody else: one who comes as it was told is
-/// as late as its network.
+/// A caller that obeys is as late as its network. So one that is admitted later than this after a time that somebody was told is
+/// somebody else.
 const ON_TIME_MS: u64 = 250;
 
 /// Times that are kept for one limit: 32 bytes each. Beyond that two become one.
@@ -28,13 +28,13 @@ const PROMISES_MAX: usize = 1_024;
 /// What the ledger said is used again for so long, unless somebody was admitted.
 const KNOWN_MS: u64 = 100;
 
-/// Fewer times than this are found so quickly that they are not kept.
+/// A schedule with fewer times than this is found so quickly that it is not kept.
 const KNOWN_MIN: usize = 64;
 
 /// Steps in which what was taken here is remembered.
 const OWN_STEPS: u64 = 32;
 
-/// One who did not come weighs as much as three who did: a quarter may stay away. Eight in a row are too many.
+/// A caller that did not come counts as much as three that did, so a quarter may stay away. Eight in a row are too many.
 const MISSING_WEIGHT: u64 = 3;
 const MISSING_MAX: u64 = 24;
 
@@ -53,12 +53,12 @@ struct Promise {
 pub(super) struct Promises {
     /// In the order of time.
     list: Vec<Promise>,
-    /// How often the steps of its times were doubled, from a millisecond.
+    /// How often the precision of the times was halved, beginning with a millisecond.
     doublings: u8,
     crowd: Crowd,
-    /// Those who did not come, beyond what others make up for who did.
+    /// Callers that did not come, less those that came, by their weights.
     missing: u64,
-    /// Some callers say when they try again, so one that doesn't is new.
+    /// Some callers mark their retries, so one without the mark is new.
     sees_marks: bool,
     /// What the ledger said last, and when.
     known: Option<(Schedule, u64)>,
@@ -137,7 +137,7 @@ impl Promises {
         }
     }
 
-    /// Those of the same time are one. With many it is a coarser time, never an earlier one.
+    /// Promises for the same time become one. When there are many, times are rounded up to coarser ones, never down.
     fn put(&mut self, mut promise: Promise) {
         if self.doublings > 0 {
             promise.taker.at_ms = promise.taker.at_ms.next_multiple_of(1 << self.doublings);
@@ -170,7 +170,7 @@ impl Promises {
         self.missing <= MISSING_MAX && !self.crowd.is_unruly()
     }
 
-    /// Somebody was admitted. If it was told to come now, or whoever was lost it to this one: what it was told.
+    /// Somebody was admitted. Returns the promise that this ends: its own, or that of a caller whose room it has taken.
     pub(super) fn admitted(
         &mut self,
         amount: u64,
@@ -183,10 +183,10 @@ impl Promises {
         self.crowd.admitted(amount, usual, now_ms);
         self.forget(now_ms);
         if self.missing > MISSING_MAX {
-            // Nobody is promised anything then. After some admissions it is tried again.
+            // No promises are made while too many are missing. Every admission brings it nearer to another try.
             self.missing -= 1;
         }
-        // Where callers say that they try again, one that doesn't was told nothing: whoever was will come and say so.
+        // Where callers mark their retries, one without the mark was told nothing, so no promise ends.
         if is_retry || !self.sees_marks { self.end_due(now_ms) } else { None }
     }
 

@@ -99,8 +99,8 @@ impl Service {
                 let unsent = if issued.is_some() {
                     Some(UnsentLease::lease(self, lease.id.clone(), undo))
                 } else {
-                    // A request that is sent again when its lease was completed is told of that lease. What a ledger
-                    // that had forgotten it has reserved is not held for it.
+                    // The request was sent again after its lease was completed. It is told of that lease, and whatever a
+                    // ledger that had forgotten it has reserved again is given back.
                     self.give_back(*undo);
                     None
                 };
@@ -126,7 +126,7 @@ impl Service {
     }
 }
 
-/// Looked up anew, so that a decision carries nothing that is nearly never told.
+/// Looked up once more, so that decisions don't carry what hardly any answer needs.
 fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorStatus]) -> Vec<Told> {
     let tell = |(ask, status): (&Ask<'_>, &DescriptorStatus)| {
         let node = registry.node(request.domain, ask).filter(|node| !node.rules.is_empty());

@@ -163,7 +163,7 @@ impl Service {
         }
     }
 
-    /// Gives all of a lease back, as if it had never been: nobody was told of it, so nobody else will.
+    /// Gives back all of a lease that nobody was told of: nobody else will complete it.
     pub(super) async fn release(self: &Arc<Self>, lease: Lease) {
         let nothing = vec![Some(0); lease.held.len()];
         // What can't be given back now is tried until the lease ends.
@@ -182,6 +182,6 @@ impl Service {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     Completed,
-    /// Nobody used it: it says nothing of how long it is held.
+    /// Nobody used it, so it does not count for how long leases are held.
     GivenBack,
 }

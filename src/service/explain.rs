@@ -72,7 +72,7 @@ fn explained(requirement: &Requirement, state: LimitState) -> ExplainedLimit {
     ExplainedLimit { state, amount, enforcement, refusal }
 }
 
-/// Shadows say nothing; a quota says no only if every descriptor that has one is over.
+/// Whether the request would be denied. A shadow limit never denies, and a quota only if every descriptor with a quota is over.
 fn is_over(plan: &Plan, refused: RequirementSet) -> bool {
     let limited = plan.descriptors.iter().filter_map(|wanted| match wanted {
         Wanted::Limited { requirements, enforcement } => Some((*requirements, *enforcement)),

@@ -62,8 +62,8 @@ impl UnsentLease {
         Self { news: Some(Box::new(News { service, what, call })) }
     }
 
-    /// The connection has written its answer, and may find out later that nobody has read it; false if nothing would be given
-    /// back then. Stopping need not wait for that. A place counts as heard of at once: whoever has the answer may ask about it.
+    /// The connection has written its answer, and may find out later that nobody has read it. False if nothing would be given back then.
+    /// Stopping does not wait for that. A place counts as known to its caller at once, because whoever has the answer may ask about it.
     pub(crate) fn taken(&mut self) -> bool {
         let Some(mut news) = self.news.take() else { return false };
         news.call = None;
@@ -122,7 +122,7 @@ impl Service {
     pub(super) fn give_back(&self, undo: Chain) {
         let limits: Vec<_> = undo.transfers.iter().map(|transfer| transfer.account.id).collect();
         self.admission.ledger.give_back(undo);
-        // A ledger that others share counts by itself, when it has landed.
+        // A shared ledger counts it by itself, when the void has landed.
         if !self.admission.ledger.is_shared() {
             self.metrics.lease_event(LeaseEvent::VoidedOnCancel);
         }

@@ -147,7 +147,7 @@ impl Service {
         (found, total)
     }
 
-    /// By key, each once. Looking at them makes none of them warmer.
+    /// By key, each once. Listing them does not count as use, so the table forgets them as if nobody had looked.
     fn remembered(&self, prefix: &str) -> Vec<Arc<NamedLimit>> {
         let registry = &self.live.load_full().registry;
         let is_meant = |account: &Account| account.key.as_str().starts_with(prefix);

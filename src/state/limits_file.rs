@@ -115,7 +115,7 @@ impl LimitsFile {
         let text = format!("{} {json}\n", digest(&json));
         let before = self.journal_bytes.take();
         self.has_journal = true;
-        // If this fails, what may be half a line is followed by nothing: the next save writes the whole file.
+        // If this fails there may be half a line. Nothing is appended after it, because the next save writes the whole file.
         self.write_journal(before, &text)?;
         self.journal_bytes = Some(before.unwrap_or(0) + text.len());
         Ok(text.len())
@@ -130,7 +130,7 @@ impl LimitsFile {
         let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         let written = written.and_then(|()| if before.is_none() { disk::sync(&self.dir) } else { Ok(()) });
         if written.is_err() {
-            // Who is told that it isn't saved should not find it after a restart.
+            // The caller is told that it isn't saved, so it must not be there after a restart.
             let _ = file.set_len(before.unwrap_or(0) as u64);
         }
         written

@@ -1,6 +1,6 @@
 //! Counts by a label that clients can make up: a bounded table.
 //!
-//! When it is full, a label that nobody has counted lately makes room. What was counted for it goes to the others together, so
+//! When it is full, a label that was not counted lately makes room. Its counts are added to a common count of all such labels, so
 //! that the sum over all never falls. Refuses to know what is counted.
 
 use std::hash::Hash;

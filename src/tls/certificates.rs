@@ -161,7 +161,7 @@ struct Expiry {
 #[derive(Debug, PartialEq, Eq)]
 enum Look {
     Same,
-    /// Also if the files say again what is in use.
+    /// New files are in use, or the files again have what is in use already.
     Reloaded,
     Failed(FileError),
 }

@@ -56,7 +56,7 @@ fn time(tag: u8, text: &[u8]) -> Option<u64> {
     Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
-/// Days from 1970 to a date. Years begin in March here, so that the day that some have more is their last.
+/// Days from 1970 to a date. Years begin in March in this computation, so that a leap day is the last day of its year.
 fn days_until(year: u64, month: u64, day: u64) -> Option<u64> {
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;

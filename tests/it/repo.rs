@@ -207,15 +207,42 @@ fn files_in_the_documents_are_right() {
 
 #[test]
 fn links_in_the_documents_lead_somewhere() {
-    for path in documents() {
+    for path in documents().into_iter().chain([root().join("SECURITY.md")]) {
         let text = read(&path);
-        for (at, _) in text.match_indices("](") {
-            let target = text[at + 2..].split([')', '#']).next().unwrap_or_default();
-            let local = !target.is_empty() && !target.contains("://");
-            let there = path.parent().unwrap().join(target).exists();
-            assert!(!local || there, "{}: {target} leads nowhere", shown(&path));
+        for (at, mark) in ["](", "src=\"", "srcset=\""].iter().flat_map(|mark| text.match_indices(mark)) {
+            let link = text[at + mark.len()..].split([')', '"']).next().unwrap_or_default();
+            if link.contains("://") {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link} leads nowhere", shown(&path));
+            let there = heading.is_empty() || read(&target).lines().any(|line| anchor(line) == heading);
+            assert!(there, "{}: {link} leads to no heading", shown(&path));
         }
     }
+}
+
+/// What a link to a heading says, as GitHub has it; empty for what is none.
+fn anchor(line: &str) -> String {
+    let heading = if line.starts_with('#') { line.trim_start_matches('#').trim() } else { "" };
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn every_metric_is_in_the_documents() {
+    let document = read(&root().join("docs/admin.md"));
+    let mut names = Vec::new();
+    for path in files("src/telemetry", ".rs").into_iter().chain([root().join("src/telemetry.rs")]) {
+        let text = read(&path);
+        names.extend(text.match_indices("\"sluice_").map(|(at, _)| word(&text[at + 1..])));
+    }
+    assert!(names.len() > 30, "{names:?}");
+    let is_missing =
+        |name: &String| !["`", "{", "_total"].iter().any(|end| document.contains(&format!("`{name}{end}")));
+    names.retain(is_missing);
+    assert_eq!(names, [""; 0], "docs/admin.md says nothing of these");
 }
 
 /// A command that a document tells people to type, and what it shows as its output.

@@ -54,8 +54,8 @@ fn a_table_for_people() {
     unmatched  0
     recorded   1 were denied then; 2 agree
 
-    limit              capacity  seconds  admitted  denied  peak      use  against  denied  peak  suggested  demand
-    d:t=a:minute              1       60         1       1     1  100.0 %        2       0     2          2       2
+    limit         capacity  seconds  admitted  denied  peak      use  against  denied  peak  suggested  demand
+    d:t=a:minute         1       60         1       1     1  100.0 %        2       0     2          2       2
 
     decided differently: 1 denied only here, 0 only against
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of docs/retries.md about informed hints: each scenario here with both kinds of hints, as `sluice simulate` finds it.
+"""Prints the table of docs/simulation.md#fleets: each scenario here with both kinds of hints, as `sluice simulate` finds it.
 
 Usage: table.py [path of sluice]
 """

@@ -1,6 +1,6 @@
 //! What a limit is, from its fields: kind, capacity, window. And Envoy's units of time.
 //!
-//! Refuses to know where the limit hangs.
+//! Refuses to know which descriptor the limit belongs to.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

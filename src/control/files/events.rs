@@ -56,7 +56,7 @@ impl Heard {
         }
     }
 
-    /// The files are at rest, whoever may have them open: what is told from now on counts anew.
+    /// The files don't change any more, even if somebody still has them open. Forgets all events so far.
     pub(super) fn forget(&self) {
         *self.told.lock() = Told::default();
     }
@@ -103,7 +103,7 @@ pub(super) struct Events {
     watched: Vec<(PathBuf, Option<Identity>)>,
 }
 
-/// Which directory a path leads to: after a swap it leads to another.
+/// Device and inode of the directory that a path leads to. After a link was swapped they are others.
 type Identity = (u64, u64);
 
 impl Events {
@@ -126,7 +126,7 @@ impl Events {
             if identity == *watched {
                 continue;
             }
-            // Of a directory that is gone there may be nothing left to remove.
+            // If the directory is gone, its watch may be gone too; that is fine.
             let _ = self.watcher.unwatch(path);
             *watched = identity;
             if identity.is_some()

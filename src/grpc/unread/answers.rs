@@ -94,7 +94,7 @@ impl<L> Answers<L> {
         }
         self.on_remembered(|remembered| {
             if place <= self.written_bytes.load(Ordering::Relaxed) {
-                // It writes long answers first and counts them then. So this one was the last to be written.
+                // The library writes a long answer before it reports the bytes as taken. So this answer was the last that was written.
                 return remembered.wrote(self.written_to.load(Ordering::Relaxed), leases, now_ms());
             }
             remembered.taken.push_back((place, leases));
@@ -168,7 +168,7 @@ impl<L> Remembered<L> {
 
     fn reset(&mut self, stream: u32, now_ms: u64) -> News<L> {
         let mut news = self.forget_old(now_ms);
-        // When they were written stays: it is forgotten in its time, and nothing more is written to this stream.
+        // The time of writing stays in the other list and is forgotten later; nothing more is written to this stream.
         news.lost.extend(self.written.remove(&stream).unwrap_or_default());
         if !self.taken.is_empty() && self.resets.len() < LEASES_MAX {
             self.resets.push(stream);

@@ -15,7 +15,7 @@ const NAMES_MAX: usize = 1 << 18;
 /// What the real ledger has of a name that the local one reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AtReal {
-    /// It did not answer in time. If it holds the name it gives it back by itself, unless it can't tell whose it is.
+    /// It did not answer in time. If it has reserved the name, it gives that back by itself, unless somebody else may have sent the name too.
     MayHold,
     /// It reserved the name, for one who sent it again.
     Holds,
@@ -30,7 +30,7 @@ pub(super) struct Doubles {
 impl Doubles {
     pub(super) fn note(&mut self, lease: &LeaseId, at_real: AtReal) {
         if let Some(there) = self.names.get_mut(&lease.bits()) {
-            // That it did not answer once more takes back nothing that it holds.
+            // A ledger that holds the name still holds it if it doesn't answer the next time.
             if at_real == AtReal::Holds {
                 *there = at_real;
             }

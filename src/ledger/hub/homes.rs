@@ -13,7 +13,7 @@ pub(super) fn seed(name: &str) -> u64 {
     })
 }
 
-/// How much a limit belongs to the hub with this seed.
+/// The weight of a limit at the hub with this seed. The hub with the highest weight is the limit's home.
 #[allow(clippy::cast_possible_truncation, reason = "both halves of the id are mixed in")]
 pub(super) fn weight(seed: u64, limit: LimitId) -> u64 {
     let (high, low) = ((limit.bits() >> 64) as u64, limit.bits() as u64);

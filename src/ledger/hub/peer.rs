@@ -41,7 +41,7 @@ enum Waiting {
     Caller(oneshot::Sender<Reply>),
     /// Its caller has left, and nobody has an answer yet.
     Gone(Box<Chain>),
-    /// It was answered when its caller was leaving, who is about to look here.
+    /// The answer came while its caller was leaving; the caller takes it from here and gives back what it holds.
     Unread(Reply),
     /// Something is given back; nobody waits.
     GivingBack(Box<Chain>),
@@ -126,7 +126,7 @@ impl Peer {
 
     fn enqueue(&self, what: Ask, waiting: Waiting) -> Option<u64> {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
-        // Before it is queued, or its answer could come first.
+        // Inserted before the ask is queued: otherwise the answer could come first.
         self.waiting.lock().insert(number, waiting);
         if self.queue.try_send(Outgoing::Ask { number, what }).is_err() {
             self.waiting.lock().remove(&number);
@@ -198,7 +198,7 @@ impl Peer {
             (Some(Waiting::Unread(reply)), Some(chain)) => undo_of_reply(reply, chain),
             (Some(Waiting::Caller(_)), Some(chain)) => {
                 waiting.insert(number, Waiting::Gone(Box::new(chain.clone())));
-                // If there is no room for it, the answer is waited for.
+                // If the queue is full, the hub is not told, and the answer decides later.
                 drop(self.queue.try_send(Outgoing::Left(number)));
                 Undo::Nothing
             }

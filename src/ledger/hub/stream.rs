@@ -193,7 +193,7 @@ impl Stream<'_> {
             self.note_status(status);
         }
         for answer in message.answers {
-            // One that this side doesn't know is one of a later version, and nothing here asks for that.
+            // An answer of a later version, which this side can't have asked for.
             let Some(what) = answer.what else { continue };
             self.shared.answered();
             if let Undo::GiveBack(chain) = self.peer.answered(answer.number, what) {

@@ -46,7 +46,7 @@ impl Core {
     }
 
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
-        // What is taken as far as there is, and what is owed, depend on all that is due; a refusal does too.
+        // These depend on everything that is due: taking as much as there is, a debt, and a refusal (below).
         let needs_all = |transfer: &Transfer| match transfer.action {
             Action::TakeUpTo(_) | Action::Debt(_) => true,
             _ => self.debts.is_repaying(transfer.account.id),
@@ -231,7 +231,7 @@ impl Core {
 
     fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
         let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
-        // A name is remembered where there is room for it.
+        // A full ledger does not remember names.
         if self.store.record(at).for_retries && !self.is_full() {
             self.store.end(at, Fate::Voided, now_ms + RETRY_MEMORY_MS);
         } else {
@@ -256,7 +256,7 @@ impl Core {
     }
 }
 
-/// Nobody names it again, so it needs no record of its own. Nobody can leave in the middle of what never waits either.
+/// Nobody names the chain again, so it needs no record of its own. This ledger never waits, so no caller can leave in the middle of it.
 fn is_anonymous(chain: &Chain) -> bool {
     matches!(chain.keep, Keep::Nothing | Keep::ForUndo)
 }

@@ -197,7 +197,7 @@ impl Store {
         let record = self.records[at as usize];
         if record.fate == Fate::Counted {
             self.note_given_back(at);
-            // Its place is nobody's from here on.
+            // So that a scan over all records skips this place while it is free.
             self.records[at as usize].fate = Fate::Voided;
         }
         if !record.is_anonymous() {

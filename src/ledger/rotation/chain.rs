@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use crate::ledger::{Action, Balance, Chain, Hold, Keep, Outcome, Refusal, RefusalCode, Transfer, Want};
 use crate::limit::LeaseId;
 
-/// The chain for the old ledger. It may have to be given back, so it needs a name of its own. Only the memory ledger can't give
-/// a [`Keep::Name`] back, and counts it for its window; but what it holds ends with the process, so it is the old one in tests only.
+/// The chain for the old ledger. It may have to be given back, so it needs a name of its own. Only the memory ledger can't give back a
+/// [`Keep::Name`], and counts it for its window. The memory ledger is the old one in tests only, because it ends with the process.
 pub(super) fn for_old(chain: &Chain) -> Chain {
     let keep = match chain.keep {
         Keep::Nothing | Keep::ForUndo => Keep::ForCompletion,
@@ -15,8 +15,8 @@ pub(super) fn for_old(chain: &Chain) -> Chain {
     Chain { keep, ..chain.clone() }
 }
 
-/// The chain for the new ledger, on accounts of its own. Once it has taken it nothing can fail, so what nobody names again
-/// needs no name.
+/// The chain for the new ledger, on accounts of its own. When the new ledger has applied it nothing can fail any more, so a chain that
+/// nobody names again needs no name here.
 pub(super) fn for_new(chain: &Chain) -> Chain {
     let keep = if chain.keep == Keep::ForUndo { Keep::ForCompletion } else { chain.keep };
     let twin = |it: &Transfer| Transfer { account: it.account.twin(), action: it.action };

@@ -35,7 +35,7 @@ pub struct Need<A> {
     pub rules: Rules,
 }
 
-/// How those are woken who wait for somebody else's answer.
+/// Wakes requests that wait for the answer to somebody else's ask.
 pub trait Bell: Default {
     type Waiting;
 
@@ -75,7 +75,7 @@ struct Entry<A, B> {
     counted: Counts,
 }
 
-/// What is due at a time.
+/// What has to be done, by the time at which it is due.
 #[derive(Debug)]
 struct Agenda<A> {
     /// Slabs that may be over.

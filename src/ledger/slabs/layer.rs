@@ -64,7 +64,7 @@ enum Step {
     Ask(Aside),
 }
 
-/// The world as it is.
+/// The real clock and real names; simulations have others.
 struct Live;
 
 impl Outside for Live {
@@ -95,7 +95,7 @@ impl Bell for Rings {
     }
 }
 
-/// For slabs that are still asked for, and for what nobody spent to land, when the process ends.
+/// How long the end of the process waits for slabs that are still asked for, and for unspent units to be given back.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<L: Ledger + 'static> Slabs<L> {
@@ -165,7 +165,7 @@ impl<L: Ledger + 'static> Shared<L> {
                 Step::Answered(outcome) => return Ok(outcome),
                 Step::Ask(aside) => return self.ask_ledger(chain, split, aside).await,
                 Step::Wait(mut bell) => {
-                    // It never fails: the limit is not forgotten while somebody waits. If it did, asking again is right.
+                    // This can't fail, because a limit is not forgotten while somebody waits for it. If it did, asking again would be right.
                     let _ = bell.changed().await;
                     waits += 1;
                     step = self.decide(split, waits);
@@ -204,7 +204,7 @@ impl<L: Ledger + 'static> Shared<L> {
         Ok(Outcome { is_repeat: outcome.is_repeat, ..Outcome::bare(outcome.verdict) })
     }
 
-    /// The same under a name that the caller chose: once is enough.
+    /// The same for a request with an id, which is charged once however often it is sent.
     async fn answer_once(self: &Arc<Self>, chain: &Chain, split: &Split) -> Result<Outcome, LedgerError> {
         let id = chain::request_bits(&chain.lease);
         loop {
@@ -239,7 +239,7 @@ impl<L: Ledger + 'static> Shared<L> {
     }
 }
 
-/// Whether the same request would hear the same again. A limit that is being lowered, or that owes, soon says otherwise.
+/// Whether the same request gets this answer again. The answer of a limit that is being lowered, or that owes, soon changes.
 fn is_final(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Done => true,

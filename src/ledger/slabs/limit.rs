@@ -17,7 +17,7 @@ use crate::limit::LeaseId;
 /// which have set units aside.
 const OPEN_MAX: usize = 4;
 
-/// After a refusal, this many times the pause of a full limit, asks are one at a time.
+/// After a refusal the ledger is asked one request at a time, for this many times the pause of a full limit.
 const ONE_AT_A_TIME_PAUSES: u64 = 10;
 
 /// How often one request may wait for somebody else's answer before it asks by itself.

@@ -1,16 +1,16 @@
 //! How often a limit that is full asks the ledger. Pure.
 //!
-//! A full limit is asked for again after a pause that its window says. With short windows, and for as long as it is
-//! hammered, that alone would be more than a hundred requests a second: what was taken is given back too, and a refusal of
-//! several units says nothing of fewer. So requests are counted, and where they were too many the pause is longer.
+//! A full limit is asked for again after a pause that depends on its window. With short windows that alone could be more than a
+//! hundred requests a second: what was taken is given back too, and a refusal of several units says nothing about fewer. So
+//! requests are counted, and where there were too many the pause is longer.
 
-/// Every request buys this much time: 58 a second in the long run, so that a rush still fits into a hundred.
+/// The mean time between requests that is allowed in the long run: 58 a second, so that a rush stays below a hundred.
 const REQUEST_MS: u64 = 17;
 
-/// So much may be bought in advance before a pause is longer than the window says: 2 requests.
+/// How far ahead of that mean a limit may be before its pause is made longer: 2 requests.
 const AHEAD_MS_MAX: u64 = 34;
 
-/// What is remembered of a rush.
+/// How much further ahead a rush can put it. The rest of a rush is forgotten.
 const DEBT_MS_MAX: u64 = 1_000;
 
 /// What the requests for one limit have bought.

@@ -12,8 +12,8 @@ const FULL_PARTS_PER_WINDOW: u64 = 100;
 const FULL_MS_MIN: u64 = 10;
 const FULL_MS_MAX: u64 = 500;
 
-/// However often it was asked, the pause ends so long before a life is over: what was admitted in the last life is what the
-/// next slab is sized by, and it would find nothing.
+/// The longest pause ends this much before a life is over. The next slab is as large as what was admitted in the last life, and
+/// after a longer pause nothing would have been admitted in it.
 const PAUSE_ENDS_EARLIER_MS: u64 = 5;
 
 /// The ledger gives back by itself what nobody gave back, this much after the last moment at which it may be needed. It

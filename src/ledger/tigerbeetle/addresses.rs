@@ -43,7 +43,7 @@ async fn resolve_one(name: &str) -> Result<Vec<SocketAddr>, SessionError> {
 fn in_order(found: Vec<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>, usize> {
     let mut all: Vec<SocketAddr> = Vec::new();
     for mut addresses in found {
-        // The two families of a name lead to the same replica, and one client must not connect to it twice.
+        // The IPv4 and IPv6 addresses of a name lead to the same replica, and one client must not connect to it twice.
         if addresses.iter().any(SocketAddr::is_ipv4) {
             addresses.retain(SocketAddr::is_ipv4);
         }

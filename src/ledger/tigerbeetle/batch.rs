@@ -56,7 +56,7 @@ struct Piece {
     members: usize,
     /// How many are decided once its result is known; 0 if more pieces for them follow.
     decides: usize,
-    /// All that could be summed: if it is refused, nothing is decided.
+    /// It holds all members of the sum: if it is refused, none of them is decided yet.
     is_whole: bool,
     /// A reserve under a name that nobody else knows.
     is_fresh: bool,
@@ -203,7 +203,7 @@ impl Batch {
     }
 }
 
-/// What the first sending of a reserve came to that only this instance knows, as the second one finds it.
+/// The result of the first sending of a reserve whose name only this instance knows, from the result of the second.
 fn result_of_first(second: ChainResult) -> ChainResult {
     match second {
         ChainResult::DoneBefore => ChainResult::Done,

@@ -20,7 +20,7 @@ const UNKNOWN: u64 = u64::MAX;
 const RAISE_AFTER_MS: u64 = 2_000;
 const RAISE_DOUBLINGS_MAX: u64 = 3;
 
-/// After so long without one the next dispute is the first.
+/// When the capacity was not disputed for so long, the next dispute counts as the first.
 const DISPUTE_OVER_MS: u64 = 60_000;
 
 /// How old a schedule may be, in how many steps it is remembered, and how often it is read.
@@ -195,7 +195,7 @@ impl Known {
         schedule.as_ref().map(|(schedule, _)| schedule.clone())
     }
 
-    /// Whether it is time to read it again; if so, nobody else hears the same.
+    /// Whether it is time to read it again. True for one caller only, who then has to do it.
     pub(super) fn ask_for_schedule(&self, now_ms: u64) -> bool {
         let due = |asked_ms: u64| {
             let is_due = asked_ms == 0 || now_ms >= asked_ms.saturating_add(SCHEDULE_ASK_MS);

@@ -82,7 +82,7 @@ impl Link {
         self.is_full.swap(is_full, Ordering::Relaxed) != is_full
     }
 
-    /// Gives the session up, and its connection with it, until another had time to take that.
+    /// Gives up the session and its connection for a while, so that the other session can take the connection.
     pub(super) fn pause(&self, now_ms: u64) {
         self.paused_until_ms.store(now_ms + PAUSE_MS, Ordering::Relaxed);
         self.session.renew(self.session.number());

@@ -105,7 +105,7 @@ impl Outage {
                 self.is_new = true;
                 self.renewed_at_ms = now_ms;
             }
-            // Somebody came back: what did not help before says nothing any more.
+            // A server has come back, so it doesn't matter any more that earlier sessions did not help.
             Some(Reason::ListensAgain) => {
                 self.is_new = true;
                 self.renewals = 0;

@@ -50,7 +50,7 @@ struct Seen {
     capacity: u64,
     used: u64,
     owed: u64,
-    /// What its debt account was ever paid.
+    /// All that was ever paid to its debt account.
     paid: u128,
 }
 
@@ -125,7 +125,7 @@ async fn round(shared: &Shared, due: Vec<Due>) -> Result<(), SessionError> {
         }
     }
     for seen in owing.iter().filter(|seen| without_forecast.contains(&seen.account.id)) {
-        // Payments don't wait for those who only look.
+        // Payments don't wait long for forecasts.
         if let Ok(foreseen) = tokio::time::timeout(FORESEE_TIMEOUT, foresee(shared, seen)).await {
             foreseen?;
         }

@@ -71,7 +71,7 @@ fn wanted_by(transfer: &Transfer) -> Option<Wanted> {
             Some(Wanted::new(account, Some(hold.capacity), Overage::Deny, hold.lifetime_seconds))
         }
         Action::Debt(hold) => {
-            // What pays for it is taken from what the limit has, so it must have something.
+            // A debt is paid from the limit's own account, so that account must have a capacity.
             let capacity = account.known.funded().is_none().then_some(hold.capacity);
             Some(Wanted::new(account, capacity, hold.overage, hold.lifetime_seconds))
         }
@@ -104,7 +104,7 @@ pub(super) async fn run(shared: Arc<Shared>, inbox: Arc<Mutex<Inbox>>, queue: mp
             check_at = None;
             backoff.reset();
         } else if check_at.is_none() {
-            // Whatever else is asked for must not put it off.
+            // Set once: other requests in between must not postpone it.
             check_at = Some(clock::instant() + backoff.wait(|n| fastrand::u64(0..=n)));
         }
         tokio::select! {

@@ -48,9 +48,9 @@ type Reply<T> = oneshot::Sender<Result<T, LedgerError>>;
 /// How old a sample gets.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Rounds without anything to look at after which something is looked at all the same, so that the session is kept: every
-/// 15 seconds. Each request costs the cluster some 100 kB of writes, whatever is in it. That the cluster is away is
-/// noticed earlier by the worker.
+/// After this many rounds without anything to read, something is read all the same, so that the cluster keeps the session: every
+/// 15 seconds. It is not done more often, because each request costs the cluster some 100 kB of writes, whatever is in it. The worker
+/// notices earlier if the cluster is away.
 const IDLE_ROUNDS: u32 = 30;
 
 struct Reader {

@@ -67,7 +67,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// The session that can't be used without it.
+    /// The session that counts as failed while this task does not run.
     pub fn side(self) -> Side {
         match self {
             Task::Worker | Task::Provisioner | Task::Payer => Side::Writer,

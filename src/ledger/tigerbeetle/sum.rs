@@ -16,7 +16,7 @@ use crate::limit::LeaseId;
 pub(super) struct Sum {
     /// What is left of it, under the name that it has now. Only the worker changes it.
     held: Mutex<Chain>,
-    /// No later than this: when its batch was answered, once it was.
+    /// The latest time at which it can have been reserved: when its batch was answered, once it was.
     reserved_at_ms: AtomicU64,
 }
 
@@ -128,11 +128,10 @@ fn same(one: &Chain, other: &Chain, holds: impl Fn(Hold, Hold) -> bool) -> bool 
     one.transfers.len() == other.transfers.len() && one.transfers.iter().zip(&other.transfers).all(same)
 }
 
-/// The sizes of the pieces that `count` equal reserves are sent in, so that as many are admitted as would be one by one,
-/// whatever is free: each piece is half of what is left, rounded up, so when one is refused the rest can still hold
-/// whatever is free, which is less than that piece. Every piece but the last refused one is as if it had been sent alone;
-/// that one is refused for what the first request turned away would have been: all that came after it fitted, and they
-/// were one fewer than it.
+/// The sizes of the pieces that `count` equal reserves are sent in, so that exactly as many are admitted as if they had been sent one by
+/// one, whatever is free. Each piece is half of what is left, rounded up. If a piece is refused, fewer reserves fit than it holds, and the
+/// pieces after it hold at least that many. The last piece that is refused meets the same limit as the first request that would have been
+/// refused alone: the pieces after it were all admitted, and they hold one fewer than it does.
 pub(super) fn halves(count: usize) -> impl Iterator<Item = usize> {
     let mut left = count;
     std::iter::from_fn(move || {

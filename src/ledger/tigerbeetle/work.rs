@@ -12,7 +12,7 @@ use crate::ledger::{Chain, LedgerError, Outcome, Verdict};
 pub(super) struct Work {
     pub chain: Chain,
     pub kind: WorkKind,
-    /// What it is given back from, if it was not reserved alone.
+    /// The sum that it is a part of, if it was not reserved alone.
     pub sum: Option<Arc<Sum>>,
     /// `None`: nobody waits.
     pub reply: Option<Reply>,
@@ -68,7 +68,7 @@ pub(super) struct Waiting<'c> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(chain) = self.chain.take() else { return };
-        // From here on the worker sees that we left; what it sent before is ours to give back.
+        // From here on the worker sees that this caller left. If the answer has come before that, we give it back here.
         self.answer.close();
         let Ok(Ok(ChainAnswer { outcome, sum })) = self.answer.try_recv() else { return };
         if outcome.verdict == Verdict::Done && chain.can_be_given_back() {

@@ -94,7 +94,7 @@ impl Inbox {
         wake
     }
 
-    /// What waits from before counts, or the queue's bound would be none.
+    /// Takes work from the queue, up to `most` with what waits from before: otherwise the queue's bound would mean nothing.
     fn take(&mut self, most: usize) {
         while let Ok(left) = self.abandoned.try_recv() {
             self.next.push_back(left);
@@ -186,7 +186,7 @@ impl Worker<'_> {
     async fn turn(&mut self) {
         let Some(sent) = self.unanswered.take().or_else(|| self.gather()) else { return };
         if sent.transfers.len() > self.events_max {
-            // The server was replaced by one that takes less at a time, so it has nothing of this.
+            // The server was replaced by one that takes smaller requests, so this request was never applied there.
             return self.fail(sent.batch, "the server takes smaller requests now");
         }
         let started = clock::instant();
@@ -245,7 +245,7 @@ impl Worker<'_> {
             match readiness(&transfer.account, transfer.action, now_ms) {
                 Readiness::Ready => {}
                 Readiness::Refused(code) => {
-                    // Others may have paid what it owes.
+                    // Look again soon: another instance may have paid the debt.
                     self.shared.touch(&transfer.account);
                     work.answer(Ok(Outcome::bare(Verdict::Refused(Refusal::one(index, code)))));
                     return None;

@@ -1,6 +1,6 @@
 //! What is wrong with a retry policy: every mistake at once, each with the value that was given and what would do.
 //!
-//! Knows the knobs and their bounds; not the file they came from.
+//! Knows the settings and their bounds; not the file they came from.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

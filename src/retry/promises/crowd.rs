@@ -1,13 +1,13 @@
 //! Whether the callers of one limit wait as they are told. Pure.
 //!
-//! Who obeys is refused once and admitted when it comes back, so there are about as many who are refused without having been told to
-//! come as are admitted. Many may come at once, and then wait. But if in one period after the other far more
-//! are refused, then it is by those who don't wait.
+//! A caller that obeys is refused once, and admitted when it comes back. So the number of refusals of callers that were not told to come
+//! now is about the number of admissions. Many callers may come at once and then wait, which is fine. But if there are far more refusals
+//! in one period after the other, then callers don't wait.
 
 /// How long refusals and admissions are counted before they are compared.
 pub(in crate::retry) const PERIOD_MS: u64 = 10_000;
 
-/// So many periods in a row say that callers don't wait, and at most so many have to be made up for.
+/// After the first number of such periods in a row callers count as not waiting. At most the second number is remembered.
 const UNRULY: u8 = 3;
 const UNRULY_MAX: u8 = 5;
 

@@ -42,7 +42,7 @@ impl Trial {
 }
 
 impl Tried {
-    /// So much of what it has left free is in use already.
+    /// Notes that this much more of it is in use.
     pub(super) fn spend(&mut self, amount: u64) {
         self.pending = self.pending.saturating_add(amount);
     }

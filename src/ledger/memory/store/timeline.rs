@@ -67,7 +67,7 @@ impl Store {
             let from = timeline.scanned as usize;
             let to = self.records.len().min(from + SCAN_PER_CALL);
             let here = self.records[from..to].iter().filter(|record| record.account == slot);
-            // A place that is free is nobody's: it was removed, and is nobody's until it is used again.
+            // A record that was removed is marked as voided until its place is used again.
             here.filter(|record| record.fate == Fate::Counted)
                 .for_each(|record| timeline.add(record.until_ms, record.amount));
             timeline.scanned = if to == self.records.len() { NONE } else { place(to) };

@@ -103,10 +103,10 @@ fn rules(is_exact: bool, window_seconds: NonZeroU32, capacity: u64) -> Option<Ru
     times.map(|times| Rules { capacity, times })
 }
 
-/// What of a chain is given back. Where something came from a slab the ledger has nothing of it under that name. A chain
-/// that nobody else names is given back limit by limit, so that this keeps nothing from it. One that has a name is given
-/// back as a whole, and claimed at its first limit: there only what the ledger must have reserved goes back, if there is
-/// any, and the rest stays charged for its window.
+/// The part of a chain that is given back. What came from a slab is not in the ledger under the chain's name. A chain that nobody else
+/// names is given back limit by limit, so the missing ones don't matter. A chain that has a name is given back as a whole, and claimed
+/// at its first limit. So of such a chain only the limits that never come from slabs are given back, if there are any; the rest stays
+/// charged for its window.
 pub(super) fn to_give_back(mut chain: Chain) -> Chain {
     let is_exact = |transfer: &Transfer| match transfer.action {
         Action::Reserve(hold) => rules_of(hold).is_none(),

@@ -60,7 +60,7 @@ impl Limit {
     }
 
     /// Whether a request that needs `rest` units from the ledger waits for an answer that others have asked for. Near the
-    /// limit everybody does, so that a limit which is hammered costs one ask at a time.
+    /// limit everybody does, so that a limit which is asked for all the time costs one ask at a time.
     pub(super) fn should_wait(&mut self, rest: u64, waits: u32, now_ms: u64) -> bool {
         let one_at_a_time = now_ms < self.one_at_a_time_until_ms && waits < WAITS_MAX;
         if let Some(asking) = &mut self.asking {

@@ -39,9 +39,9 @@ fn funding(account: &Account, hold: Hold, now_ms: u64) -> Readiness {
             return Readiness::Refused(RefusalCode::LimitDecreasing);
         }
         Some(funded) if funded > hold.capacity => false,
-        // While others want less, what they left is all there is.
+        // Another instance has lowered it: while that is disputed, the lower capacity holds.
         Some(funded) if funded < hold.capacity => account.known.is_disputed(now_ms),
-        // A decrease that was taken back is still waiting for its time.
+        // It has the right capacity, but a decrease that was cancelled is still being waited for.
         Some(_) => !is_decreasing,
     };
     if is_ready { Readiness::Ready } else { Readiness::NotYet }

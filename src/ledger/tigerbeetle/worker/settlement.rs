@@ -120,7 +120,7 @@ impl Worker<'_> {
         }
     }
 
-    /// One of those to give back has ended by itself, and kept the others from it: they go without it.
+    /// One of the reserves to give back has ended by itself, and so the chain was refused: the others are given back without it.
     fn give_back_the_others(&mut self, mut work: Work, ended: usize) {
         let mut left = work.chain.transfers.iter_mut().filter_map(|transfer| match &mut transfer.action {
             Action::Reserve(hold) if hold.amount > 0 => Some(hold),
@@ -221,8 +221,8 @@ impl Worker<'_> {
     }
 }
 
-/// What a void that is sent again means: it exists however it was linked the first time, and one that failed before had
-/// nothing to give back.
+/// The result of a void that is sent again. If it exists it was done, even if it was linked differently then. If it failed before, there
+/// was nothing to give back.
 fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
     let ChainResult::Refused(refusal) = result else { return result };
     let is_void = chain.transfers.get(refusal.index).is_some_and(|transfer| transfer.action.is_void());
