@@ -33,8 +33,7 @@ Examples:
   sluice record --hash-values --max-bytes 1GB --files 3 traffic.jsonl
   sluice record --admin sluice.mesh:8080 --ca ca.pem traffic.jsonl    where the admin port has TLS
 
-A server with an admin token is asked with SLUICE_ADMIN_TOKEN. `sluice simulate` reads the files; the oldest first, if there
-are several: traffic.jsonl.2 traffic.jsonl.1 traffic.jsonl";
+A server with an admin token is asked with SLUICE_ADMIN_TOKEN. Several files are read together: sluice simulate traffic.jsonl*";
 
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
