@@ -3,11 +3,20 @@
 #   docker run sluice                        serves; mount your own over /etc/sluice, keep /var/lib/sluice in a volume
 #   docker run --entrypoint /bin/ratelimit   in the place of envoyproxy/ratelimit: docs/envoy-gateway.md
 #
-# Labels and a list of what is inside (an SBOM in SPDX) come with the build:
+# It needs to write nothing but /var/lib/sluice, and starts without that too: the root can be read-only.
 #
-#   docker buildx build --sbom=true --provenance=true --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) .
+# scripts/release.sh builds it with the labels of a release, and writes down the digests of both base images: the same digests,
+# commit and SOURCE_DATE_EPOCH give the same image again. Digests are not written here, because they would keep the base from getting
+# its security updates; give one to fix it:
+#
+#   docker buildx build --build-arg BASE_IMAGE=gcr.io/distroless/cc-debian12@sha256:… \
+#     --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) .
 
-FROM rust:1.95-slim-bookworm AS build
+ARG RUST_IMAGE=rust:1.95-slim-bookworm
+# The C library, the certificates of public authorities, and nothing else. Of the same Debian as the image above.
+ARG BASE_IMAGE=gcr.io/distroless/cc-debian12
+
+FROM ${RUST_IMAGE} AS build
 # python3-venv is for scripts/tools.sh, rustfmt for bindgen in the TigerBeetle client crate.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends python3 python3-venv \
@@ -18,23 +27,20 @@ WORKDIR /src
 COPY scripts scripts
 RUN scripts/tools.sh build
 COPY . .
-RUN . .tools/env && cargo build --locked --profile dist --features tigerbeetle
-# What the last stage has no shell to make: the second name, and a directory that its user may write.
-RUN mkdir -p /image/bin /image/usr/local/bin /image/var/lib/sluice /image/etc \
- && cp target/dist/sluice /image/usr/local/bin/sluice \
- && ln -s /usr/local/bin/sluice /image/bin/ratelimit \
- && cp -r config /image/etc/sluice \
- && chown -R 65534:65534 /image/var/lib/sluice
+ARG REVISION=unknown
+ARG SOURCE_DATE_EPOCH=0
+RUN SLUICE_REVISION="$REVISION" scripts/dist.sh && scripts/image-root.sh target/dist/sluice /image
 
-# The C library, the certificates of public authorities, and nothing else.
-FROM gcr.io/distroless/cc-debian12
+FROM ${BASE_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
+ARG SOURCE=https://github.com/example/sluice
 LABEL org.opencontainers.image.title="sluice" \
       org.opencontainers.image.description="Envoy's rate-limit service over a ledger" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 COPY --from=build /image/usr/local/bin/ /usr/local/bin/
 # What is in the directory, so that the link stays a link.
 COPY --from=build /image/bin/ /bin/

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use sluice::admission::Request;
 use sluice::api::pb;
 use sluice::app::{App, Options};
@@ -21,6 +20,7 @@ use sluice::ledger::memory::Memory;
 use sluice::ledger::{Accounts, Action, Chain, Hold, Keep, Transfer};
 use sluice::limit::LeaseId;
 use sluice::limit::key::Entry;
+use sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use sluice::registry::{Ask, Registry};
 use sluice::service::Service;
 use sluice::snapshot::Snapshot;

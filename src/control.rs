@@ -102,10 +102,13 @@ impl Control {
     fn swap(&self, snapshot: Snapshot) {
         let new = Arc::new(snapshot);
         let old = self.service.live.swap(Arc::clone(&new));
+        self.service.metrics.config_live(&new.hash);
         self.service.queue.snapshot_changed(&new.retry.queue);
         let gone =
             old.registry.named().filter(|limit| new.registry.get_named(limit.account.key.as_str()).is_none());
         gone.for_each(|limit| self.service.metrics.forget_limit(limit.account.key.as_str()));
+        let gone = old.registry.domain_names().filter(|domain| new.registry.domain(domain).is_none());
+        gone.for_each(|domain| self.service.metrics.forget_domain(domain));
         self.unprovisioned.notify_one();
         self.give_slabs_back(new);
         // Nobody waits for it.

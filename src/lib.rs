@@ -33,6 +33,8 @@ pub(crate) mod activity;
 pub(crate) mod record;
 
 pub mod limit;
+pub mod trace;
+pub mod protos;
 pub mod codec;
 pub mod tls;
 pub mod telemetry;

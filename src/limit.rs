@@ -17,7 +17,7 @@ pub use id::{LeaseId, LimitId};
 pub use key::LimitKey;
 pub use unit::Unit;
 
-use crate::telemetry::MetricName;
+use crate::telemetry::MetricNames;
 
 /// At most this many requirements in one request: one linked chain stays small.
 pub const REQUIREMENTS_MAX: usize = 32;
@@ -148,7 +148,7 @@ pub struct LimitSpec {
     pub description: String,
     pub origin: Origin,
     /// Of a limit that one descriptor has for itself.
-    pub metric: Option<Arc<MetricName>>,
+    pub metric: Option<Arc<MetricNames>>,
 }
 
 impl LimitSpec {

@@ -17,6 +17,7 @@ pub(crate) mod watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -28,11 +29,9 @@ use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::record::Recorders;
 use crate::snapshot::Live;
-use crate::telemetry::{DomainCounters, Metrics};
+use crate::telemetry::{DomainCounters, LEASE_API, Metrics};
+use crate::trace::{Call, Span};
 use ledgers::Ledgers;
-
-/// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
-const LEASE_API: &str = "lease_api";
 
 #[derive(Debug)]
 pub struct Service {
@@ -110,6 +109,11 @@ impl Service {
     /// How many are open.
     pub(crate) fn connected(&self) -> usize {
         self.connections.len()
+    }
+
+    /// The span of a call with these headers, if it has one.
+    pub(crate) fn span(&self, call: &'static Call, headers: &HeaderMap) -> Option<Box<Span>> {
+        self.admission.tracer.as_ref()?.call(call, headers)
     }
 
     pub(crate) fn start_draining(&self) {

@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use crate::retry::RetryBudget;
 use crate::retry::budget::Counted;
 use crate::retry::policy::RetryPolicy;
-use crate::telemetry::{DomainCounters, Metrics};
+use crate::telemetry::{DomainCounters, Metrics, UNKNOWN};
 
 #[derive(Debug)]
 pub struct Snapshot {
@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub loaded_at_unix_ms: u64,
     pub files: Vec<String>,
     pub warnings: Vec<Problem>,
+    /// Of what the sources say; equal at instances whose files are equal.
+    pub hash: String,
     pub registry: Registry,
     /// The policy that holds.
     pub retry: RetryPolicy,
@@ -59,7 +61,7 @@ impl Snapshot {
         metrics: &Metrics,
         before: Option<&Snapshot>,
     ) -> Self {
-        let Hot { registry, retry_policy: file_retry, files, warnings } = hot;
+        let Hot { registry, retry_policy: file_retry, files, warnings, hash } = hot;
         let retry = retry_override.as_ref().map_or_else(|| file_retry.clone(), |over| over.policy.clone());
         let domain = |name: &str| {
             let known = before.and_then(|before| before.domains.get(name));
@@ -72,12 +74,13 @@ impl Snapshot {
         };
         let domains = registry.domain_names().map(|name| (name.into(), domain(name))).collect();
         let unknown_domain =
-            Domain { name: Arc::from("unknown"), counters: metrics.domain("unknown"), budget: None };
+            Domain { name: Arc::from(UNKNOWN), counters: metrics.domain(UNKNOWN), budget: None };
         Self {
             version,
             loaded_at_unix_ms,
             files,
             warnings,
+            hash,
             registry,
             retry,
             file_retry,
@@ -103,6 +106,7 @@ impl Snapshot {
             retry_policy: self.file_retry.clone(),
             files: self.files.clone(),
             warnings: self.warnings.clone(),
+            hash: self.hash.clone(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod bounded;
 mod domain;
 mod histogram;
+mod info;
 mod label;
 mod log;
 mod per_limit;
@@ -10,6 +11,7 @@ mod port;
 mod ratelimit;
 mod slabs;
 mod tls;
+mod traces;
 
 use std::sync::Arc;
 
@@ -19,20 +21,22 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::Registry;
 
-pub(crate) use self::domain::Decided;
 pub use self::domain::DomainCounters;
+pub(crate) use self::domain::{Decided, LEASE_API, UNKNOWN};
 pub(crate) use self::histogram::Histogram;
+use self::info::{BuildInfo, ConfigInfo};
 pub use self::label::Reason;
-use self::label::{DecisionLabels, DomainLabel, EventLabel, FromLabel, KindLabel, ResultLabel, RuleLabel};
+use self::label::{DecisionLabels, DomainLabel, EventLabel, FromLabel, KindLabel, ResultLabel};
 pub(crate) use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent};
 pub(crate) use self::log::init_logs;
-use self::per_limit::PerLimit;
+use self::per_limit::{PerLimit, ShadowDenials};
 use self::port::Ports;
 pub(crate) use self::port::{Closed, PortMetrics, Refused};
-pub use self::ratelimit::MetricName;
 pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
+pub use self::ratelimit::{MetricName, MetricNames};
 pub use self::slabs::{SlabAnswers, SlabUnits};
 use self::tls::TlsMetrics;
+pub(crate) use self::traces::TraceMetrics;
 
 /// Every metric, and the registry that prints them.
 #[derive(Debug)]
@@ -74,11 +78,13 @@ pub struct Metrics {
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub(crate) tls: TlsMetrics,
+    pub(crate) traces: TraceMetrics,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
     limit_decisions: PerLimit,
-    shadow_denials: Family<RuleLabel, Counter>,
+    shadow_denials: ShadowDenials,
+    config_info: ConfigInfo,
     ports: Ports,
     /// Under the names of envoyproxy/ratelimit, if that is wanted.
     pub(crate) ratelimit: Option<RatelimitMetrics>,
@@ -122,11 +128,13 @@ impl Default for Metrics {
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             tls: TlsMetrics::default(),
+            traces: TraceMetrics::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
             limit_decisions: PerLimit::default(),
-            shadow_denials: Family::default(),
+            shadow_denials: ShadowDenials::default(),
+            config_info: ConfigInfo::default(),
             ports: Ports::default(),
             ratelimit: None,
         };
@@ -238,8 +246,11 @@ impl Metrics {
             "Admitted retries per original",
             self.retry_budget_ratio.clone(),
         );
+        r.register("sluice_build_info", "Which Sluice this is", BuildInfo);
+        r.register("sluice_config_info", "Which configuration is live", self.config_info.clone());
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
         self.tls.register(r);
+        self.traces.register(r);
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
@@ -279,6 +290,21 @@ impl Metrics {
         })
     }
 
+    /// No file has the domain any more: what was counted of it would stay for ever.
+    pub(crate) fn forget_domain(&self, domain: &str) {
+        if [UNKNOWN, LEASE_API].contains(&domain) {
+            return;
+        }
+        let codes = [("OK", Reason::Allowed), ("OK", Reason::BackendError)];
+        let denials = Reason::ALL.into_iter().skip(1).map(|reason| ("OVER_LIMIT", reason));
+        for (code, reason) in codes.into_iter().chain(denials) {
+            self.decisions.remove(&DecisionLabels { domain: domain.to_owned(), code, reason });
+        }
+        let label = DomainLabel { domain: domain.to_owned() };
+        self.unmatched.remove(&label);
+        self.unreported.remove(&label);
+    }
+
     pub(crate) fn ledger_failed(&self, failure: LedgerFailure) {
         self.ledger_errors[failure as usize].inc();
     }
@@ -305,6 +331,11 @@ impl Metrics {
         self.reloads.get_or_create(&ResultLabel::of(ok)).inc();
     }
 
+    /// The configuration with this hash is live, and no other.
+    pub(crate) fn config_live(&self, hash: &str) {
+        self.config_info.set(hash);
+    }
+
     /// A named limit is none any more: its gauges would stand still.
     pub(crate) fn forget_limit(&self, limit: &str) {
         let label = LimitLabel { limit: limit.to_owned() };
@@ -314,8 +345,8 @@ impl Metrics {
     }
 
     /// A limit in shadow mode would have denied.
-    pub(crate) fn shadow_denied(&self, rule: &impl std::fmt::Display) {
-        self.shadow_denials.get_or_create(&RuleLabel { rule: rule.to_string() }).inc();
+    pub(crate) fn shadow_denied(&self, limit: &str) {
+        self.shadow_denials.count(limit);
     }
 
     /// Counts an answer of a limit that opted into a label of its own.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use sluice::protos::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use sluice::protos::envoy::service::ratelimit::v3::RateLimitRequest;
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::load::{self, Shape};

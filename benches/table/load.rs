@@ -27,7 +27,7 @@ pub const TENANTS: u64 = 1_000;
 /// One request of the hot tenant, framed as gRPC does.
 pub fn body(limits: &str) -> PathBuf {
     let entry = |key: &str, value: &str| {
-        envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
+        sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
             key: key.to_owned(),
             value: value.to_owned(),
         }

@@ -37,7 +37,10 @@ impl Admission {
 /// What envoyproxy/ratelimit's metrics call its limit; a limit that several share has no such name.
 fn name(requirement: &Requirement) -> Option<Arc<MetricName>> {
     let by_values = requirement.metric_per_value || requirement.spec.origin == Origin::Override;
-    if by_values { of_key(&requirement.account.key) } else { requirement.spec.metric.clone() }
+    match by_values {
+        true => of_key(&requirement.account.key),
+        false => requirement.spec.metric.as_ref().map(|names| Arc::clone(&names.ratelimit)),
+    }
 }
 
 fn of_key(key: &LimitKey) -> Option<Arc<MetricName>> {

@@ -39,7 +39,7 @@ impl Admission {
             match verdict {
                 Verdict::Done => continue,
                 Verdict::Refused(refusal) if refusal.code != RefusalCode::NotAsked => {
-                    self.metrics.shadow_denied(&requirement.spec.origin);
+                    self.metrics.shadow_denied(called(requirement));
                 }
                 Verdict::Refused(_) | Verdict::NotAsked => {}
             }
@@ -47,6 +47,12 @@ impl Admission {
         }
         undo.keep();
     }
+}
+
+/// What metrics call a limit, however many values its descriptor has.
+fn called(requirement: &Requirement) -> &str {
+    let names = requirement.spec.metric.as_ref();
+    names.map_or(requirement.account.key.as_str(), |names| &names.limit)
 }
 
 /// A chain of its own that can be given back: by its caller who leaves now, and together with what was `reserved` if its

@@ -1,13 +1,13 @@
 //! Envoy's messages under short names, those of the lease API, and the descriptors of everything on the gRPC port.
 
-pub use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-pub use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-pub use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+pub use crate::protos::envoy::config::core::v3::HeaderValue;
+pub use crate::protos::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+pub use crate::protos::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+pub use crate::protos::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
-pub use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-pub use envoy_types::pb::google::protobuf::{Duration, ListValue, Struct, UInt64Value, Value, value};
+pub use crate::protos::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+pub use crate::protos::google::protobuf::{Duration, ListValue, Struct, UInt64Value, Value, value};
 
 /// What build.rs compiled from proto/.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

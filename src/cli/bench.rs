@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tonic::transport::Channel;
@@ -19,6 +18,7 @@ use super::try_it::request;
 use super::{BenchArgs, complain, connect, print_json};
 use crate::api::pb;
 use crate::clock;
+use crate::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 /// What one caller, or all of them, saw.
 #[derive(Debug, Default)]

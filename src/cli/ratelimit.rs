@@ -3,7 +3,6 @@
 //! Its variables become the settings that `serve` has; what Sluice adds is in `SLUICE_*`. Arguments mean nothing to that
 //! program, and are ignored here too. Refuses to know what the settings do.
 
-mod env;
 mod names;
 
 use std::ffi::OsString;
@@ -12,8 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use self::env::{Bad, Env};
 use super::check::print_problems;
+use super::env::{Bad, Env};
+use super::otel;
 use super::serve::start;
 use super::{ADMIN_TOKEN, LEDGER_TOKEN, complain, token};
 use crate::app::Options;
@@ -22,6 +22,7 @@ use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, Log
 use crate::config::{self, Layout, LimitsIn, Runtime, Settings};
 use crate::state;
 use crate::tls::{ClientFiles, PairFiles, ServerFiles, ServerName};
+use crate::trace::options::{Otlp, Protocol, Sampler};
 
 /// The name under which the program takes the other's place.
 pub(super) const NAME: &str = "ratelimit";
@@ -29,6 +30,16 @@ pub(super) const NAME: &str = "ratelimit";
 /// Levels that the other program has under other names.
 const LEVELS: [(&str, LogLevel); 3] =
     [("panic", LogLevel::Error), ("fatal", LogLevel::Error), ("warning", LogLevel::Warn)];
+
+/// Where that program looks for a collector if nothing says so.
+const COLLECTOR: &str = "http://localhost:4318";
+
+/// What traces say of this process.
+const TRACED_AS: [(&str, &str); 3] = [
+    ("TRACING_SERVICE_NAME", "service.name"),
+    ("TRACING_SERVICE_NAMESPACE", "service.namespace"),
+    ("TRACING_SERVICE_INSTANCE_ID", "service.instance.id"),
+];
 
 pub(super) fn run(ignored: &[OsString]) -> ExitCode {
     let env = Env::of_process();
@@ -45,10 +56,6 @@ pub(super) fn run(ignored: &[OsString]) -> ExitCode {
     };
     if let Err(bad) = put_over(&mut loaded.settings, &env) {
         return complain(&bad.into());
-    }
-    if loaded.settings.config.xds.is_some() {
-        // The limits are yet to come.
-        loaded.hot.warnings.clear();
     }
     let named = env.text("SLUICE_STATE_DIR").map(PathBuf::from);
     // The image sets this variable, and the directory can't be written where the root is read-only.
@@ -119,9 +126,42 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
         (settings.ledger.uri, settings.ledger.successor) = both;
     }
     settings.log.level = log_level(env)?;
-    settings.log.format = env.parsed("LOG_FORMAT")?.unwrap_or(LogFormat::Text);
+    settings.log.format = log_format(env)?;
     if is_xds(env)? {
         settings.config.xds = Some(xds(env)?);
+    }
+    traces(&mut settings.telemetry.otlp, env)
+}
+
+/// That program's variables, beside those of OpenTelemetry which both have.
+fn traces(otlp: &mut Option<Otlp>, env: &Env) -> Result<(), Bad> {
+    let wanted =
+        env.text("TRACING_ENABLED").is_some().then(|| env.flag("TRACING_ENABLED", false)).transpose()?;
+    if wanted == Some(false) {
+        *otlp = None;
+        return Ok(());
+    }
+    otel::put_over(otlp, env)?;
+    if wanted == Some(true) && otlp.is_none() && !otel::is_off(env)? {
+        *otlp = Some(Otlp::to(COLLECTOR.parse().expect("it must be a URL")));
+    }
+    let Some(otlp) = otlp else { return Ok(()) };
+    match env.text("TRACING_EXPORTER_PROTOCOL") {
+        None => {}
+        Some("http") => otlp.protocol = Some(Protocol::Http),
+        Some("grpc") => otlp.protocol = Some(Protocol::Grpc),
+        Some(other) => {
+            return Err(Bad::new(
+                "TRACING_EXPORTER_PROTOCOL",
+                format!("must be http or grpc, not `{other}`"),
+            ));
+        }
+    }
+    if let Some(share) = env.parsed("TRACING_SAMPLING_RATE")? {
+        otlp.sampler = Sampler { share, ..Sampler::default() };
+    }
+    for (variable, name) in TRACED_AS {
+        env.text(variable).into_iter().for_each(|value| otlp.describe_else(name, value));
     }
     Ok(())
 }
@@ -177,6 +217,12 @@ fn log_level(env: &Env) -> Result<LogLevel, Bad> {
         Some((_, level)) => Ok(*level),
         None => text.parse().map_err(|error| Bad::new("LOG_LEVEL", error)),
     }
+}
+
+/// In any case, as the level.
+fn log_format(env: &Env) -> Result<LogFormat, Bad> {
+    let Some(text) = env.text("LOG_FORMAT") else { return Ok(LogFormat::Text) };
+    text.to_ascii_lowercase().parse().map_err(|error| Bad::new("LOG_FORMAT", error))
 }
 
 fn limit_headers(env: &Env) -> Result<Option<LimitHeaders>, Bad> {

@@ -8,10 +8,12 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::check::print_problems;
+use super::env::Env;
+use super::otel;
 use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
 use crate::config::settings::value::{LogFormat, old_and_new};
-use crate::config::{self, DEFAULT_DIR, Settings};
+use crate::config::{self, DEFAULT_DIR, Loaded, Settings};
 use crate::telemetry;
 
 pub(super) fn run(args: ServeArgs) -> ExitCode {
@@ -56,22 +58,25 @@ fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     {
         xds.must_answer = false;
     }
-    Ok(())
+    otel::put_over(&mut settings.telemetry.otlp, &Env::of_process()).map_err(|bad| bad.to_string())
 }
 
 /// Serves until a signal. `say` is called as soon as something can be logged.
-pub(super) fn start(options: Options, say: impl FnOnce()) -> anyhow::Result<ExitCode> {
-    let settings = &options.loaded.settings;
+pub(super) fn start(mut options: Options, say: impl FnOnce()) -> anyhow::Result<ExitCode> {
+    let Loaded { settings, hot, .. } = &mut options.loaded;
     let json = settings.log.format == LogFormat::Json;
     telemetry::init_logs(json, settings.log.level.name()).map_err(anyhow::Error::msg)?;
     say();
-    // A hub answers for the limits of its sidecars, and needs none itself.
-    let is_bare_hub = settings.hub.listen.is_some() && options.loaded.hot.files.is_empty();
-    for warning in options.loaded.hot.warnings.iter().filter(|_| !is_bare_hub) {
-        tracing::warn!("{warning}");
+    // A hub answers for the limits of its sidecars, and those of an xDS server are yet to come.
+    if settings.hub.listen.is_some() || settings.config.xds.is_some() {
+        hot.need_no_files();
     }
+    hot.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
-    runtime.block_on(serve(options))
+    let ended = runtime.block_on(serve(options));
+    // All that had to be written is. What may still run is work that nobody waits for, such as reading a very large configuration.
+    runtime.shutdown_background();
+    ended
 }
 
 async fn serve(options: Options) -> anyhow::Result<ExitCode> {

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use serde_json::{Map, Value, json};
 
 use super::{DENIED, TryArgs, complain, connect, print_json};
 use crate::admin::json::in_proto_names;
 use crate::api::pb;
 use crate::limit::COMPLETION_ENTRY;
+use crate::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use crate::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 /// Nobody waits longer for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

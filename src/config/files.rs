@@ -78,10 +78,7 @@ impl Layout {
         match (&self.limits, &self.dir) {
             (LimitsIn::Dir, None) => return Files::default(),
             (LimitsIn::Dir, Some(dir)) => return Files::read(dir),
-            (LimitsIn::Runtime(runtime), _) => match runtime.list() {
-                Ok(paths) => read_limits(&paths, &mut content),
-                Err(problem) => content.problems.push(problem),
-            },
+            (LimitsIn::Runtime(runtime), _) => read_limits(runtime.list(), &mut content),
             (LimitsIn::Nowhere, _) => {}
         }
         if let Some(dir) = &self.dir {
@@ -100,16 +97,15 @@ impl Runtime {
         if inner.is_dir() { inner } else { self.root.clone() }
     }
 
-    fn list(&self) -> Result<Vec<PathBuf>, Problem> {
+    fn list(&self) -> Result<Listed, Problem> {
         let dir = self.dir();
         check_dir(&dir)?;
-        let mut paths = Vec::new();
-        self.gather(&dir, 0, &mut paths)?;
-        paths.sort();
-        Ok(paths)
+        let mut listed = Listed::default();
+        self.gather(&dir, 0, &mut listed)?;
+        Ok(listed)
     }
 
-    fn gather(&self, dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> Result<(), Problem> {
+    fn gather(&self, dir: &Path, depth: usize, listed: &mut Listed) -> Result<(), Problem> {
         for entry in fs::read_dir(dir).map_err(|error| unlisted(dir, &error))? {
             let entry = entry.map_err(|error| unlisted(dir, &error))?;
             if !self.dot_files && entry.file_name().as_encoded_bytes().starts_with(b".") {
@@ -117,11 +113,12 @@ impl Runtime {
             }
             let path = entry.path();
             match entry.file_type().map_err(|error| unlisted(dir, &error))? {
-                kind if kind.is_dir() && depth < RUNTIME_DEPTH_MAX => self.gather(&path, depth + 1, paths)?,
+                kind if kind.is_dir() && depth < RUNTIME_DEPTH_MAX => {
+                    self.gather(&path, depth + 1, listed)?;
+                }
                 kind if kind.is_dir() => return Err(problem(&path, "lies too deep to be read")),
-                // A link to a directory.
-                _ if path.is_dir() => {}
-                _ => paths.push(path),
+                _ if path.is_dir() => listed.ignore(&path, "is a link to a directory, and is not followed"),
+                _ => listed.paths.push(path),
             }
         }
         Ok(())
@@ -145,17 +142,43 @@ impl Files {
             return Self { content: Arc::new(content), limits_missing: false };
         }
         let limits_missing = fs::symlink_metadata(dir.join("limits")).is_err();
-        match list_limits(&dir.join("limits")) {
-            Ok(paths) => read_limits(&paths, &mut content),
-            Err(problem) => content.problems.push(problem),
-        }
+        read_limits(list_limits(&dir.join("limits")), &mut content);
         read_policy(dir, &mut content);
         Self { content: Arc::new(content), limits_missing }
     }
 }
 
-fn read_limits(paths: &[PathBuf], content: &mut Content) {
-    for path in paths {
+/// What is in a directory of limits files.
+#[derive(Debug, Default)]
+struct Listed {
+    paths: Vec<PathBuf>,
+    /// What nobody reads, and why.
+    ignored: Vec<Problem>,
+}
+
+impl Listed {
+    /// Whoever put it there probably thinks that it counts. Hidden files, and those that editors and file systems make, are
+    /// nobody's mistake.
+    fn ignore(&mut self, path: &Path, why: &str) {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let is_made_by_a_program =
+            name.starts_with(b".") || name.starts_with(b"#") || name.ends_with(b"~") || name == b"lost+found";
+        if !is_made_by_a_program {
+            self.ignored.push(problem(path, why));
+        }
+    }
+}
+
+fn read_limits(listed: Result<Listed, Problem>, content: &mut Content) {
+    let Listed { mut paths, mut ignored } = match listed {
+        Ok(listed) => listed,
+        Err(problem) => return content.problems.push(problem),
+    };
+    // A directory lists its files in no order.
+    paths.sort();
+    ignored.sort();
+    content.ignored = ignored;
+    for path in &paths {
         match read_file(path) {
             Ok(file) => content.limits.extend(file),
             Err(problem) => content.problems.push(problem),
@@ -185,28 +208,29 @@ pub(crate) fn check_dir(dir: &Path) -> Result<(), Problem> {
     }
 }
 
-/// The files of `limits/` that count, by name. Names that start with a dot are how Kubernetes swaps a whole directory.
-fn list_limits(dir: &Path) -> Result<Vec<PathBuf>, Problem> {
+/// The files of `limits/`. Names that start with a dot are how Kubernetes swaps a whole directory.
+fn list_limits(dir: &Path) -> Result<Listed, Problem> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Listed::default()),
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             return Err(problem(dir, "must be a directory of limits files"));
         }
         Err(error) => return Err(unlisted(dir, &error)),
     };
-    let mut paths = Vec::new();
+    let mut listed = Listed::default();
     for entry in entries {
         let name = entry.map_err(|error| unlisted(dir, &error))?.file_name();
-        let is_yaml =
-            Path::new(&name).extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if is_yaml && !name.as_encoded_bytes().starts_with(b".") {
-            paths.push(dir.join(name));
+        let path = dir.join(&name);
+        if path.is_dir() {
+            listed.ignore(&path, "is a directory, and is not read: limits files lie directly in limits/");
+        } else if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+            listed.ignore(&path, "is not read: the name of a limits file ends in .yaml or .yml");
+        } else if !name.as_encoded_bytes().starts_with(b".") {
+            listed.paths.push(path);
         }
     }
-    paths.retain(|path| !path.is_dir());
-    paths.sort();
-    Ok(paths)
+    Ok(listed)
 }
 
 /// A file as text; `None` if it isn't there.

@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// Kept in full per file; the rest are counted. Nobody reads more, and a broken file must not fill memory.
 const MISTAKES_MAX: usize = 1_000;
 
+/// Kept over all files: an xDS server may send thousands of broken ones.
+const ALL_MAX: usize = 10 * MISTAKES_MAX;
+
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Problem {
@@ -24,6 +27,11 @@ impl Problem {
     /// A problem with the file as a whole.
     pub(crate) fn of_file(file: &str, message: impl Into<String>) -> Self {
         Self { file: Arc::from(file), line: 0, field: String::new(), message: message.into() }
+    }
+
+    /// Whatever its line: it moves when something above it is edited.
+    pub(crate) fn says_the_same(&self, other: &Self) -> bool {
+        (&self.file, &self.field, &self.message) == (&other.file, &other.field, &other.message)
     }
 }
 
@@ -77,9 +85,15 @@ impl Problems {
     }
 
     /// Takes over what another file had.
-    pub(crate) fn absorb(&mut self, other: Problems) {
+    pub(crate) fn absorb(&mut self, mut other: Problems) {
+        let room = ALL_MAX.saturating_sub(self.mistakes.len()).min(other.mistakes.len());
+        let beyond = other.mistakes.split_off(room);
+        if let Some(last) = beyond.last() {
+            self.count_more(beyond.len(), Arc::clone(&last.file));
+        }
         self.mistakes.extend(other.mistakes);
-        self.warnings.extend(other.warnings);
+        let room = ALL_MAX.saturating_sub(self.warnings.len());
+        self.warnings.extend(other.warnings.into_iter().take(room));
         if let Some((count, file)) = other.more {
             self.count_more(count, file);
         }
@@ -132,6 +146,23 @@ mod tests {
         let mut all = Problems::default();
         all.warn(problem("a", 1, ""));
         assert_eq!(all.finish(), Ok(vec![problem("a", 1, "")]));
+    }
+
+    #[test]
+    fn the_lists_of_many_files_together_are_bounded_too() {
+        let mut all = Problems::default();
+        for file in 0..15 {
+            let mut one = Problems::default();
+            for line in 1..=1_001 {
+                one.mistake(problem(&format!("f{file:02}"), line, ""));
+                one.warn(problem("w", line, ""));
+            }
+            all.absorb(one);
+        }
+        assert_eq!(all.warnings.len(), ALL_MAX);
+        let listed = all.finish().unwrap_err();
+        assert_eq!(listed.len(), ALL_MAX + 1);
+        assert_eq!(listed.last().unwrap().to_string(), "f14: and 5015 more mistakes");
     }
 
     #[test]

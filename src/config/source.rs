@@ -3,6 +3,8 @@
 //! Files are such a source, an xDS server is another. Each hands over its newest whole content, or what is wrong with it.
 //! Refuses to know how a source notices that something is new, and what the documents mean.
 
+use sha2::{Digest, Sha256};
+
 use super::problem::Problem;
 
 /// One text, and where it came from. YAML, and so also JSON.
@@ -32,6 +34,22 @@ pub struct Content {
     pub retry_policy: Option<Document>,
     /// What could not be read. With any of these, nothing of it goes live.
     pub problems: Vec<Problem>,
+    /// What lies among the documents and is not read.
+    pub ignored: Vec<Problem>,
+}
+
+/// Equal exactly if the documents of all sources have the same texts, whatever they are called and wherever they lie: so that
+/// instances can be compared.
+pub(super) fn hash(contents: &[&Content]) -> String {
+    let documents = contents.iter().flat_map(|content| content.limits.iter().chain(&content.retry_policy));
+    let texts = documents.map(|document| Sha256::digest(&document.text));
+    let resources = contents.iter().flat_map(|content| &content.resources);
+    // Its keys are in the order of the alphabet.
+    let sent = resources.map(|resource| Sha256::digest(resource.config.to_string()));
+    let mut all: Vec<_> = texts.chain(sent).collect();
+    all.sort_unstable();
+    let hash = all.iter().fold(Sha256::new(), |hash, one| hash.chain_update(one)).finalize();
+    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Content {

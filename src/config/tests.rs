@@ -64,6 +64,10 @@ fn only_yaml_directly_in_limits_is_read_by_name() {
         ("limits/c.yaml.bak", "nonsense: ["),
         ("limits/deeper/d.yaml", "nonsense: ["),
         ("limits/e.yaml/f.yaml", "nonsense: ["),
+        ("limits/.git/config", "nonsense: ["),
+        ("limits/b.yaml~", "nonsense: ["),
+        ("limits/#b.yaml#", "nonsense: ["),
+        ("limits/lost+found/#1", "nonsense: ["),
         ("other.yaml", "nonsense: ["),
         ("retry_policy.yaml", "retry_policy: {decreasing_ms: 5}"),
     ]);
@@ -72,6 +76,31 @@ fn only_yaml_directly_in_limits_is_read_by_name() {
     let loaded = load(Some(dir.path())).unwrap();
     assert_eq!(loaded.hot.files.len(), 3);
     assert_eq!(loaded.hot.retry_policy.decreasing_ms, 5);
+    let warnings: Vec<String> = loaded.hot.warnings.iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(warnings.join("\n").replace(&format!("{}/", dir.path().display()), ""), @r"
+    limits/README.md: is not read: the name of a limits file ends in .yaml or .yml
+    limits/c.yaml.bak: is not read: the name of a limits file ends in .yaml or .yml
+    limits/deeper: is a directory, and is not read: limits files lie directly in limits/
+    limits/e.yaml: is a directory, and is not read: limits files lie directly in limits/
+    ");
+}
+
+/// So that the instances of a fleet can be compared, wherever each has its files.
+#[test]
+fn equal_files_have_equal_hashes_and_others_have_not() {
+    let hash = |files: &[(&str, &str)]| load(Some(dir(files).path())).unwrap().hot.hash;
+    let (a, b) = (("limits/a.yaml", "domain: a"), ("limits/b.yaml", "domain: b"));
+    let both = hash(&[a, b]);
+    assert_eq!(both.len(), 16);
+    assert_eq!(hash(&[("limits/2.yml", "domain: a"), ("limits/1.yml", "domain: b")]), both);
+    assert_eq!(hash(&[a, b, ("limits/ignored", "domain: c"), ("sluice.yaml", "log: {level: warn}")]), both);
+    let others = [
+        hash(&[]),
+        hash(&[a]),
+        hash(&[a, ("limits/b.yaml", "domain: b ")]),
+        hash(&[a, b, ("retry_policy.yaml", "retry_policy: {decreasing_ms: 5}")]),
+    ];
+    assert!(!others.contains(&both), "{others:?}");
 }
 
 #[cfg(unix)]

@@ -80,11 +80,12 @@ impl Control {
             false => (live.version + 1, clock::unix_ms()),
         };
         self.provision_new(&hot.registry, &live.registry).await;
-        let new_warnings: Vec<Problem> =
-            hot.warnings.iter().filter(|warning| !live.warnings.contains(warning)).cloned().collect();
+        hot.warnings
+            .iter()
+            .filter(|warning| !live.warnings.iter().any(|known| known.says_the_same(warning)))
+            .for_each(|warning| tracing::warn!("{warning}"));
         self.swap(Snapshot::new(version, loaded_at, hot, retry_override, metrics, Some(&live)));
         if !changes.is_empty() {
-            new_warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
             tracing::info!(version, "reloaded, {}: {}", changes::summary(changes), listed(changes));
         } else if recovered {
             tracing::info!(version, "the configuration is good again, and says what is live");

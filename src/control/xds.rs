@@ -10,11 +10,6 @@ mod resources;
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::Node;
-use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use envoy_types::pb::google::rpc::Status as Refusal;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -24,14 +19,14 @@ use self::resources::{TYPE_URL, content};
 use super::Control;
 use crate::config::Problem;
 use crate::config::settings::Xds;
+use crate::protos::envoy::config::core::v3::Node;
+use crate::protos::envoy::config::core::v3::node::UserAgentVersionType;
+use crate::protos::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use crate::protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use crate::protos::google::rpc::Status as Refusal;
+pub use crate::protos::ratelimit::config::ratelimit::v3 as pb;
 use crate::retry::backoff::Backoff;
 use crate::tls::{self, Alpn, Certificates};
-
-/// Generated from proto/ratelimit.
-#[allow(clippy::all, missing_debug_implementations, unreachable_pub, reason = "generated")]
-pub mod pb {
-    tonic::include_proto!("ratelimit.config.ratelimit.v3");
-}
 
 /// What this source is called.
 pub const SOURCE: &str = "xds";
@@ -41,6 +36,11 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// What may be on its way before anybody has read it: large answers should not wait for acknowledgements.
 const WINDOW_BYTES: u32 = 1 << 20;
+
+/// Of the text of a refusal: gRPC servers take messages of 4 MB, and hang up on who sends more.
+const REFUSAL_BYTES_MAX: usize = 1 << 20;
+/// Of one problem in it.
+const PROBLEM_BYTES_MAX: usize = 4 << 10;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -178,7 +178,6 @@ impl Follower {
             id: self.server.settings.node_id.clone(),
             user_agent_name: "sluice".to_owned(),
             user_agent_version_type: Some(version),
-            ..Default::default()
         };
         DiscoveryRequest { node: Some(node), type_url: TYPE_URL.to_owned(), ..Default::default() }
     }
@@ -205,7 +204,16 @@ impl Follower {
 }
 
 fn refusal(problems: &[Problem]) -> Refusal {
-    let message = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let mut message = String::new();
+    for (told, problem) in problems.iter().enumerate() {
+        if message.len() > REFUSAL_BYTES_MAX - PROBLEM_BYTES_MAX {
+            message.push_str(&format!("; and {} more problems", problems.len() - told));
+            break;
+        }
+        let text = problem.to_string();
+        message.push_str(if told == 0 { "" } else { "; " });
+        message.push_str(&text[..text.floor_char_boundary(PROBLEM_BYTES_MAX)]);
+    }
     Refusal { code: Code::InvalidArgument as i32, message, details: Vec::new() }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::Lease;
-use super::settle::{Adjustment, Settlement};
+use super::settle::Settlement;
 use crate::clock;
 use crate::ledger::{Account, Accounts, Action, Chain, Ledger, LedgerError, LiveLedger, Verdict};
 use crate::registry::Registry;
@@ -54,11 +54,10 @@ impl Settler<'_> {
         let Settlement { index, adjustment } = settlement;
         let held = &lease.held[index];
         let ends_at_unix_ms = lease.reserved_at_unix_ms.saturating_add(held.lifetime_ms());
-        let until_unix_ms = match adjustment {
-            Adjustment::Raise { .. } | Adjustment::Owe { .. } if held.has_debts() => {
-                ends_at_unix_ms.max(clock::unix_ms().saturating_add(RESTART_MS))
-            }
-            _ => ends_at_unix_ms,
+        let until_unix_ms = if adjustment.takes_more() && held.has_debts() {
+            ends_at_unix_ms.max(clock::unix_ms().saturating_add(RESTART_MS))
+        } else {
+            ends_at_unix_ms
         };
         let limit = self.registry.resolve(held.key.as_str(), self.accounts);
         let (account, capacity) = match &limit {

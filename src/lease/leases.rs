@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use super::settle::{LATE_MS, Settlement, may_owe_again};
 use super::table::{COMPLETED_MS, LeaseRecord, LeaseState, LeaseTable, Opened};
 use super::token::{self, Refused, Signer};
 use super::{Lease, bytes};
@@ -195,9 +196,9 @@ impl Leases {
     }
 
     /// What became of a completion.
-    pub(crate) fn settled(&self, lease: &Lease, error: Option<&LedgerError>) {
+    pub(crate) fn settled(&self, lease: &Lease, settlements: &[Settlement], error: Option<&LedgerError>) {
         match error {
-            None => self.completed(lease),
+            None => self.completed(lease, settlements),
             Some(error) => {
                 self.lost(&format!("the lease {} was not settled and will expire", lease.id), error)
             }
@@ -212,11 +213,9 @@ impl Leases {
         }
     }
 
-    fn completed(&self, lease: &Lease) {
+    fn completed(&self, lease: &Lease, settlements: &[Settlement]) {
         let now_ms = clock::monotonic_ms();
-        // Where what comes after the end may be owed, the same must not be owed twice.
-        let until_ms = if lease.may_owe() { now_ms.saturating_add(COMPLETED_MS) } else { 0 };
-        let until_ms = until_ms.max(ends_ms(lease));
+        let until_ms = completed_until_ms(lease, settlements, ends_ms(lease), now_ms);
         if until_ms <= now_ms {
             return;
         }
@@ -288,8 +287,56 @@ fn read_lease(mut bytes: &[u8]) -> Option<Lease> {
     bytes::read(&mut bytes)
 }
 
+/// For how long a completion is remembered. Where what comes after the end may be owed, the same must not be owed twice: if it
+/// was more than was reserved, for as long as it could be.
+fn completed_until_ms(lease: &Lease, settlements: &[Settlement], ends_ms: u64, now_ms: u64) -> u64 {
+    if may_owe_again(lease, settlements) {
+        ends_ms.saturating_add(LATE_MS)
+    } else if lease.may_owe() {
+        ends_ms.max(now_ms.saturating_add(COMPLETED_MS))
+    } else {
+        ends_ms
+    }
+}
+
 /// When a lease ends, on the clock of the table.
 fn ends_ms(lease: &Lease) -> u64 {
     let left_ms = lease.ends_at_unix_ms().saturating_sub(clock::unix_ms());
     clock::monotonic_ms().saturating_add(left_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::lease::Held;
+    use crate::lease::settle::settle;
+    use crate::limit::{Kind, LimitKey, Overage};
+
+    /// The table is swept at the very moment at which the same completion would no longer be owed.
+    #[test]
+    fn a_completion_is_remembered_for_as_long_as_it_could_be_owed_again() {
+        let window_seconds = NonZeroU32::new(60).unwrap();
+        for (overage, used, completed_at_ms, until_ms) in [
+            (Overage::Repay, 40, 5_000, 60_000 + LATE_MS),
+            (Overage::Debt, 40, 5_000, 60_000 + LATE_MS),
+            (Overage::Repay, 40, 90_000, 90_000 + LATE_MS),
+            // Said again it owes nothing.
+            (Overage::Repay, 4, 5_000, 65_000),
+            (Overage::Repay, 10, 5_000, 65_000),
+            // Never owed.
+            (Overage::Deny, 40, 5_000, 60_000),
+        ] {
+            let (key, kind) = (LimitKey::new("k"), Kind::Rolling { window_seconds });
+            let held = Held { key, amount: 10, kind, overage, costs_hits: true, is_named: true };
+            let lease = Lease { id: LeaseId::parse("x"), reserved_at_unix_ms: 0, held: vec![held] };
+            let settlements = settle(&lease, &[Some(used)], completed_at_ms);
+            let ends_ms = completed_at_ms.max(60_000);
+            let remembered = completed_until_ms(&lease, &settlements, ends_ms, completed_at_ms);
+            assert_eq!(remembered, until_ms, "{overage:?} {used} at {completed_at_ms}");
+            let again = settle(&lease, &[Some(used)], until_ms);
+            assert_eq!(again, [], "{overage:?} {used} at {completed_at_ms}");
+        }
+    }
 }

@@ -9,13 +9,16 @@
 //! | rolling | nothing | void |
 //! | rolling | less | void, re-reserve what was used for the rest of the window |
 //! | rolling | more | re-reserve the difference for the rest of the window |
-//! | rolling, its window is over | more | a debt, where the limit has debts |
+//! | rolling, its window is over | more | a debt, where the limit has debts, and a re-reserve of nothing |
 //!
 //! If that doesn't fit, the limit's overage decides: what is left is taken for the rest of the window and the rest is forgotten
 //! (`deny`), or the whole difference becomes a debt, which a limit pays before anything else (`repay`) or never (`debt`).
 //!
 //! What was held and has expired by our clock is left alone: it has come back. If more was used than that, there is no rest
 //! of the window to take it for, so it never fits: with `deny` all of it is forgotten.
+//!
+//! A completion that is sent again when the window is over, and to somebody who doesn't know of the first one, must not owe
+//! what the first one took. So the debt is in one chain with a re-reserve, which has the name that the first one used.
 //!
 //! Knows no tokens, no lease table, no clock.
 
@@ -68,7 +71,7 @@ pub(crate) enum Adjustment {
 
 /// How long after its window a lease may still be told what it used. A stream is over within the hour; a token that
 /// turns up later is sent by mistake, and nobody remembers whether it was completed before.
-const LATE_MS: u64 = 3_600_000;
+pub(super) const LATE_MS: u64 = 3_600_000;
 
 /// What was used of each limit of a lease, as the completions of one call say together: hits add up, and refunds are
 /// taken off.
@@ -121,7 +124,17 @@ fn adjustment(held: &Held, used: Option<u64>, elapsed_ms: u64) -> Option<Adjustm
     }
 }
 
+/// Whether the same completion would be owed if it were sent again after the end, and nobody knew of it.
+pub(super) fn may_owe_again(lease: &Lease, settlements: &[Settlement]) -> bool {
+    settlements.iter().any(|each| each.adjustment.takes_more() && lease.held[each.index].has_debts())
+}
+
 impl Adjustment {
+    /// Whether more was used than was reserved.
+    pub(crate) fn takes_more(self) -> bool {
+        matches!(self, Adjustment::Raise { .. } | Adjustment::Owe { .. })
+    }
+
     /// What the ledger is asked first. `capacity` is what the files say now; a limit that they no longer know has
     /// none, and can only be given back whole.
     pub(crate) fn chain(
@@ -139,7 +152,9 @@ impl Adjustment {
             Adjustment::Raise { by, remaining_seconds } => {
                 smallvec![take_again(by, remaining_seconds, capacity?)]
             }
-            Adjustment::Owe { by } => smallvec![owe(by, held, capacity?)],
+            Adjustment::Owe { by } => {
+                smallvec![owe(by, held, capacity?), take_again(0, NonZeroU32::MIN, capacity?)]
+            }
         };
         Some(chain_of(lease, account, &actions))
     }
@@ -164,6 +179,10 @@ impl Adjustment {
                 Adjustment::Raise { by, .. },
                 Refusal { code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed, .. },
             ) if held.has_debts() => owe(by, held, capacity?),
+            // A completion within the window found no room, and did not come to write it down.
+            (Adjustment::Owe { by }, Refusal { code: RefusalCode::IdAlreadyFailed, .. }) => {
+                owe(by, held, capacity?)
+            }
             (
                 Adjustment::Raise { by, remaining_seconds },
                 Refusal { code: RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed, .. },

@@ -93,10 +93,18 @@ impl std::borrow::Borrow<str> for LimitKey {
 pub(crate) fn write_prefix<'e>(out: &mut String, domain: &str, entries: impl IntoIterator<Item = Entry<'e>>) {
     encode(out, domain);
     for entry in entries {
-        out.push(':');
-        encode(out, entry.key);
+        write_entry(out, entry.key, Some(entry.value));
+    }
+}
+
+/// Writes `:<key>=<value>`, or `:<key>` for any value.
+#[inline]
+pub(crate) fn write_entry(out: &mut String, key: &str, value: Option<&str>) {
+    out.push(':');
+    encode(out, key);
+    if let Some(value) = value {
         out.push('=');
-        encode(out, entry.value);
+        encode(out, value);
     }
 }
 

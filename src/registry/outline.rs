@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Level, NamedLimit, Node, Registry, Rule, Target};
-use crate::limit::key::{encode, write_name};
+use crate::limit::key::{encode, write_entry, write_name};
 use crate::limit::{Charge, Cost, Kind, LimitSpec, Origin, Overage};
 
 /// Every limit, by what it is called.
@@ -73,14 +73,10 @@ impl Outline {
     fn add(&mut self, level: &Level, path: &str) {
         let mut orders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for (key, value, node) in level.nodes() {
-            let mut here = format!("{path}:");
-            encode(&mut here, key);
-            if let Some(value) = value {
-                here.push('=');
-                encode(&mut here, value);
-                if value.contains('*') {
-                    orders.entry(key).or_default().push(value.to_owned());
-                }
+            let mut here = path.to_owned();
+            write_entry(&mut here, key, value);
+            if let Some(pattern) = value.filter(|value| value.contains('*')) {
+                orders.entry(key).or_default().push(pattern.to_owned());
             }
             self.add_node(node, &here);
             self.add(&node.children, &here);

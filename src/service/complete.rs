@@ -11,7 +11,7 @@ use crate::admission::LateCharge;
 use crate::clock;
 use crate::lease::apply::Settler;
 use crate::lease::leases::Found;
-use crate::lease::settle::{Adjustment, Settlement, settle, used_by_reports};
+use crate::lease::settle::{Settlement, settle, used_by_reports};
 use crate::lease::token::Refused;
 use crate::lease::{Lease, Report};
 use crate::ledger::LedgerError;
@@ -136,7 +136,7 @@ impl Service {
                     accounts: &service.admission.accounts,
                 };
                 let settled = settler.apply(&lease, &settlements).await;
-                service.leases.settled(&lease, settled.as_ref().err());
+                service.leases.settled(&lease, &settlements, settled.as_ref().err());
                 if settled.is_ok() {
                     let now_unix_ms = clock::unix_ms();
                     if service.recorders.is_anybody_there() {
@@ -171,9 +171,7 @@ impl Service {
     }
 
     fn tell_those_who_wait(&self, settler: Settler<'_>, lease: &Lease, settlements: &[Settlement]) {
-        let takes =
-            |each: &Settlement| matches!(each.adjustment, Adjustment::Raise { .. } | Adjustment::Owe { .. });
-        let freed = settlements.iter().filter(|each| !takes(each));
+        let freed = settlements.iter().filter(|each| !each.adjustment.takes_more());
         self.queue.freed(freed.map(|settlement| settler.account(lease, settlement).id));
     }
 }

@@ -4,6 +4,10 @@ use prometheus_client::metrics::counter::Counter;
 
 use super::Reason;
 
+/// What is counted as the domain of requests to one that no file has, and of those of the lease API.
+pub(crate) const UNKNOWN: &str = "unknown";
+pub(crate) const LEASE_API: &str = "lease_api";
+
 /// The counters of one domain, looked up once per reload instead of once per request.
 #[derive(Debug)]
 pub struct DomainCounters {

@@ -100,12 +100,6 @@ pub(crate) struct LimitLabel {
     pub(crate) limit: String,
 }
 
-/// Where the limit is written: as many as there are rules in the files.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct RuleLabel {
-    pub(super) rule: String,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct EventLabel {
     pub(super) event: &'static str,

@@ -1,6 +1,8 @@
-//! Answers per limit, for descriptors that ask for a label of their own (`detailed_metric`).
+//! What is counted per limit: answers, for descriptors that ask for a label of their own (`detailed_metric`), and what limits in
+//! shadow mode would have denied.
 //!
-//! Values come from clients, so the table is bounded; what had to make room is counted as `other`. Refuses to know descriptors.
+//! Values come from clients, and limits come and go with the files, so the tables are bounded; what had to make room is counted
+//! as `other`. Refuses to know descriptors.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -48,7 +50,7 @@ impl Default for PerLimit {
 
 impl PerLimit {
     pub(super) fn count(&self, limit: &str, allowed: bool) {
-        let limit = &limit[..limit.floor_char_boundary(LABEL_BYTES_MAX)];
+        let limit = cut(limit);
         let mut table = self.0.lock();
         let counts = table.of(limit, || Arc::from(limit));
         *(if allowed { &mut counts.allowed } else { &mut counts.denied }) += 1;
@@ -80,6 +82,45 @@ impl EncodeMetric for PerLimit {
     }
 }
 
+/// Denials of limits in shadow mode, by what the limit is called. A clone counts into the same table.
+#[derive(Debug, Clone)]
+pub(super) struct ShadowDenials(Arc<Mutex<Bounded<Arc<str>, u64>>>);
+
+impl Default for ShadowDenials {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Bounded::new(LIMITS_MAX))))
+    }
+}
+
+impl ShadowDenials {
+    pub(super) fn count(&self, limit: &str) {
+        let limit = cut(limit);
+        *self.0.lock().of(limit, || Arc::from(limit)) += 1;
+    }
+}
+
+impl EncodeMetric for ShadowDenials {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        for (limit, count) in self.0.lock().iter().filter(|(_, count)| **count > 0) {
+            let labels = [("limit", limit.map_or(OTHER, |limit| &**limit))];
+            ConstCounter::new(*count).encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+fn cut(limit: &str) -> &str {
+    &limit[..limit.floor_char_boundary(LABEL_BYTES_MAX)]
+}
+
 #[cfg(test)]
 mod tests {
     use prometheus_client::encoding::text::encode;
@@ -87,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn printed(metric: &PerLimit) -> Vec<String> {
+    fn printed<M: EncodeMetric + Clone + std::fmt::Debug + Send + Sync + 'static>(metric: &M) -> Vec<String> {
         let (mut registry, mut text) = (Registry::default(), String::new());
         registry.register("l", "Help", metric.clone());
         encode(&mut text, &registry).unwrap();
@@ -110,6 +151,18 @@ mod tests {
                 r#"{limit="b\"",code="OVER_LIMIT"} 1"#
             ]
         );
+    }
+
+    #[test]
+    fn shadows_are_counted_by_limit_and_bounded() {
+        let metric = ShadowDenials::default();
+        assert_eq!(printed(&metric), [""; 0]);
+        for limit in ["a", "b", "a"] {
+            metric.count(limit);
+        }
+        assert_eq!(printed(&metric), [r#"{limit="a"} 2"#, r#"{limit="b"} 1"#]);
+        (0..LIMITS_MAX * 2).for_each(|n| metric.count(&format!("new-{n}")));
+        assert_eq!(printed(&metric).len(), LIMITS_MAX + 1);
     }
 
     /// The first thousand have no right to stay: those in use do.

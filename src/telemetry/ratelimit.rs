@@ -41,6 +41,14 @@ pub struct MetricName {
     pub key2: String,
 }
 
+/// What metrics call the limits that one rule of a descriptor makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricNames {
+    /// As their LimitKeys, without the values that clients choose: `llm:tenant:model=gpt-4o:tpm`.
+    pub limit: String,
+    pub ratelimit: Arc<MetricName>,
+}
+
 impl MetricName {
     pub(crate) fn new(domain: &str, mut descriptors: impl Iterator<Item = String>) -> Self {
         let key1 = descriptors.next().unwrap_or_default();

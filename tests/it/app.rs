@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use prost::Message;
 use sluice::app::StartError;
 use sluice::config::settings::value::Listen;
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tokio::net::TcpListener;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
@@ -308,7 +308,7 @@ async fn no_race_admits_more_than_the_limit() {
         let channel = channel(&app.app.grpc).await;
         for _ in 0..100 {
             let mut client =
-                envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(
+                sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient::new(
                     channel.clone(),
                 );
             calls.spawn(async move {

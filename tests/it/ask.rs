@@ -14,10 +14,10 @@
 //!
 //! `used KEY -> 3` asks the admin port. Whatever the row says, every answer is checked for what must always hold.
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+use sluice::api::pb;
+use sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use sluice::api::pb;
 use tonic::Status;
 
 use crate::testapp::TestApp;

@@ -93,13 +93,41 @@ async fn check_is_content_with_what_sluice_ships() {
 #[tokio::test]
 async fn check_warns_and_is_content() {
     let limits = "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: gone}]}}]";
-    let dir = directory(&[("here/limits/a.yml", limits)]);
+    let dir = directory(&[
+        ("here/limits/a.yml", limits),
+        ("here/limits/b.txt", limits),
+        ("here/limits/c/d.yml", ""),
+    ]);
     let ran = run(&mut sluice(dir.path(), &["check", "--config-dir", "here"]));
     assert_eq!(ran.code, 0, "{ran:?}");
     insta::assert_snapshot!(ran.stdout, @r"
     warning: here/limits/a.yml:2: descriptors[0].rate_limit.replaces[0].name: no limit of this file is called `gone`
+    warning: here/limits/b.txt: is not read: the name of a limits file ends in .yaml or .yml
+    warning: here/limits/c: is a directory, and is not read: limits files lie directly in limits/
     ok: 1 files, 1 domains, 0 named limits
     ");
+}
+
+/// Once each, at the start and when it comes.
+#[tokio::test]
+async fn serve_warns_of_what_lies_among_the_limits_and_is_not_read() {
+    let dir = directory(&[("config/limits/a.yaml", LIMITS), ("config/limits/b.yaml.disabled", LIMITS)]);
+    let command = serve(dir.path(), &FREE);
+    let served = Sluice::start(dir, command).await;
+    let limits = served.dir.path().join("config/limits");
+    std::fs::create_dir(limits.join("team")).unwrap();
+    std::fs::write(limits.join(".a.yaml.swp"), "").unwrap();
+    let log = until("the directory to be named", async || match served.process.stderr() {
+        log if log.contains("config/limits/team: is a directory") => Ok(log),
+        log => Err(log),
+    })
+    .await;
+    let warnings = log.lines().filter(|line| line.contains("is not read")).count();
+    assert_eq!(warnings, 2, "{log}");
+    assert!(
+        log.contains("config/limits/b.yaml.disabled: is not read: the name of a limits file ends"),
+        "{log}"
+    );
 }
 
 #[tokio::test]
@@ -391,6 +419,7 @@ async fn help_teaches() {
                 "SIGTERM",
                 "Examples:",
                 "unix:/",
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
             ],
         ),
         (&["check", "--help"], &["--config-dir", "SLUICE_CONFIG_DIR", "exits 1"]),

@@ -6,7 +6,7 @@ use sluice::retry::policy::RetryPolicy;
 
 use crate::fleet::{After, Fleet, Report, patient_policy};
 
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 6;
 
 fn minute(capacity: usize) -> Fleet {
     Fleet::new(capacity, NonZeroU32::new(60).unwrap(), 20_000)

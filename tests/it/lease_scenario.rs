@@ -16,10 +16,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use serde_json::{Value, json};
 use sluice::api::pb;
 use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
+use sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 
 use crate::testapp::TestApp;
 

@@ -301,7 +301,7 @@ impl<B: OnVirtualTime> Audit<B> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..Default::default() })]
 
     #[test]
     fn memory_agrees_with_the_model(steps in prop::collection::vec(step(), 1..200)) {

@@ -108,6 +108,9 @@ pub const ROWS: &[&str] = &[
     "A 10/9s | hit A7 = ok | charge x A5:2 = over A | charge x A3:4 = burnt | charge x A0:7 = burnt | owes A 0 | used A 7",
     "A 10/9s repay | hit A7 = ok | charge x A3:4 = ok | hit A1 = debt A | used A 10 | owes A 4 | charge x A3:4 = ok | charge x A2:5 = conflict | owes A 4",
     "A 10/9s repay | charge x A7:0 = ok | used A 7 | owes A 0 | hit A3 = ok | charge x A7:0 = ok | used A 10",
+    // what a completion took within its window is not owed when it is sent again after that, and what is owed is owed once
+    "A 10/2s | reserve x A1 = ok | more x A3/2s = ok | wait 3 | charge x A0:3 = conflict | used A 0 | owes A 0",
+    "A 10/1s | reserve x A1 = ok | wait 2 | charge x A0:15 = ok | charge x A0:15 = ok | more x A15 = conflict | used A 0 | owes A 15",
     // what fits is paid at once, and whatever comes back pays
     "A 10/9s repay | debt x A4 = ok | paid | owes A 0 | used A 4 | hit A6 = ok | hit A1 = over A",
     "A 10/9s repay | debt x A4 = ok | debt x A4 = ok | paid | owes A 0 | used A 4",

@@ -12,6 +12,8 @@
 mod ads;
 #[path = "../support/authority.rs"]
 mod authority;
+#[path = "../support/collector.rs"]
+mod collector;
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod fleet;
@@ -51,6 +53,7 @@ mod tls;
 mod tls_cli;
 mod tls_files;
 mod top;
+mod traces;
 mod watching;
 
 mod live;
@@ -64,10 +67,12 @@ mod live_state;
 mod live_tigerbeetle;
 mod live_token;
 
+mod image;
 mod ratelimit;
 mod ratelimit_tls;
 mod xds;
 mod xds_go;
+mod xds_hostile;
 
 mod lease_rows;
 mod lease_scenario;
@@ -95,6 +100,7 @@ mod hub_rows;
 
 mod demo;
 mod proto;
+mod release;
 mod repo;
 
 mod ledger_model;

@@ -2,6 +2,7 @@
 
 use sluice::api::pb;
 
+use crate::live::within;
 use crate::testapp::TestApp;
 use crate::wait::until;
 
@@ -37,6 +38,51 @@ async fn counters_are_there_before_anything_happened() {
     );
 }
 
+fn series<'m>(metrics: &'m str, name: &str) -> Vec<&'m str> {
+    metrics.lines().filter(|line| line.starts_with(&format!("{name}{{"))).collect()
+}
+
+/// Two instances with the same files say the same; what is refused changes nothing, and there is one hash at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_can_be_compared() {
+    let app = TestApp::with_limits(LIMITS).start().await;
+    let other = TestApp::with_limits(LIMITS).start().await;
+    let said = async |app: &TestApp| {
+        let metrics = app.get("/metrics").await.body;
+        let [line] = series(&metrics, "sluice_config_info")[..] else { panic!("one series: {metrics}") };
+        let hash =
+            line.strip_prefix("sluice_config_info{hash=\"").and_then(|rest| rest.strip_suffix("\"} 1"));
+        let hash = hash.unwrap_or_else(|| panic!("{line}")).to_owned();
+        assert_eq!(app.get("/v1/config").await.json()["hash"], hash.as_str());
+        hash
+    };
+    let first = said(&app).await;
+    assert_eq!(said(&other).await, first);
+    let build = format!("sluice_build_info{{version=\"{}\",revision=\"", env!("CARGO_PKG_VERSION"));
+    assert!(app.get("/metrics").await.body.contains(&build));
+
+    let file = app.dir.path().join("limits/0.yaml");
+    std::fs::write(&file, LIMITS.replace("requests_per_unit: 3", "requests_per_unit: three")).unwrap();
+    within("the mistake is seen", async || match app.config().await {
+        config if config["failing_since"].is_u64() => Ok(()),
+        config => Err(config.to_string()),
+    })
+    .await;
+    assert_eq!(said(&app).await, first);
+    std::fs::write(&file, LIMITS.replace("requests_per_unit: 3", "requests_per_unit: 4")).unwrap();
+    app.becomes("d:a=1:hour", Some(4)).await;
+    assert_ne!(said(&app).await, first);
+    std::fs::write(&file, LIMITS).unwrap();
+    app.becomes("d:a=1:hour", Some(3)).await;
+    assert_eq!(said(&app).await, first);
+
+    // A domain that is gone takes its counters along.
+    std::fs::write(&file, LIMITS.replace("domain: d", "domain: e")).unwrap();
+    app.becomes("e:a=1:hour", Some(3)).await;
+    let metrics = app.get("/metrics").await.body;
+    assert!(metrics.contains("{domain=\"e\"") && !metrics.contains("domain=\"d\""), "{metrics}");
+}
+
 #[tokio::test]
 async fn how_full_the_memory_ledger_is_can_be_seen() {
     let app = TestApp::with_limits(LIMITS).start().await;
@@ -57,7 +103,7 @@ async fn a_limit_with_a_long_name_is_named_in_short() {
         ("x".repeat(100_000), format!("d:a={}...", "x".repeat(985))),
         ("é".repeat(50_000), format!("d:a={}...", "é".repeat(492))),
     ] {
-        let entry = envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
+        let entry = sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry {
             key: "a".to_owned(),
             value,
         };

@@ -113,8 +113,9 @@ const CONNECTION_GROWTH_MAX: usize = 128 * MIB;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_never_end_are_refused_and_held_within_bounds() {
-    for path in [METHOD, RESERVE] {
-        let (growth, codes) = begin_messages(path, 1000, MIB).await;
+    // Each has a server of its own.
+    let begun = [METHOD, RESERVE].map(|path| begin_messages(path, 1000, MIB));
+    for (path, (growth, codes)) in [METHOD, RESERVE].iter().zip(futures_util::future::join_all(begun).await) {
         assert!(growth < CONNECTION_GROWTH_MAX, "{path}: {growth} bytes");
         let of = |code| codes.iter().find(|(it, _)| *it == code).map_or(0, |(_, count)| *count);
         let (refused, waited) = (of(Code::ResourceExhausted), of(Code::DeadlineExceeded));
@@ -156,7 +157,6 @@ async fn calls_that_send_only_their_headers_are_counted_for_what_they_cost() {
     sluice.still_answers().await;
 }
 
-/// A peer that lets us send nothing has its calls answered and takes no answer.
 /// Calls on a connection that lets us send so many bytes of each answer. It ends when the server closes it.
 async fn answers_that_nobody_takes(address: SocketAddr, window: u32) {
     let stream = TcpStream::connect(address).await.unwrap();

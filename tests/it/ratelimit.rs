@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use sluice::config::settings::ratelimit::{ConnectionAge, LimitHeaders};
 use sluice::config::settings::value::Listen;
 use sluice::control::xds::pb::RateLimitUnit;
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 
 use crate::ads::{Ads, config, limit, under};
 use crate::ask::{request, told};
@@ -22,7 +22,7 @@ use crate::testapp::{TestApp, channel};
 use crate::wait::until;
 
 /// What Envoy Gateway sets, whatever its users say, without TLS.
-const ENVOY_GATEWAY: [(&str, &str); 13] = [
+pub const ENVOY_GATEWAY: [(&str, &str); 13] = [
     ("RUNTIME_ROOT", "/data"),
     ("RUNTIME_SUBDIRECTORY", "ratelimit"),
     ("RUNTIME_IGNOREDOTFILES", "true"),

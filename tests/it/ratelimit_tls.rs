@@ -1,18 +1,19 @@
 //! Envoy Gateway's certificates: one authority for all, client certificates required towards its xDS port, and an Envoy that
 //! calls the gRPC port without saying the name it wants.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use sluice::control::xds::pb::RateLimitUnit;
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
@@ -30,13 +31,13 @@ use crate::sluice::{RATELIMIT_PORTS, directory, sluice};
 const SERVICE: &str = "envoy-ratelimit.envoy-gateway-system.svc";
 
 /// An authority with a certificate for each part, none of which says what it may be used for.
-struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     ca: CertificateDer<'static>,
     ca_pem: String,
 }
 
-struct Signed {
+pub struct Signed {
     pem: String,
     key_pem: String,
     der: CertificateDer<'static>,
@@ -44,7 +45,7 @@ struct Signed {
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -72,7 +73,7 @@ impl Authority {
     }
 
     /// The certificates of a part, where Envoy Gateway mounts them.
-    fn mount(&self, dir: &Path, name: &str) {
+    pub fn mount(&self, dir: &Path, name: &str) {
         let Signed { pem, key_pem, .. } = self.sign(name);
         for (file, text) in [("tls.crt", &pem), ("tls.key", &key_pem), ("ca.crt", &self.ca_pem)] {
             std::fs::write(dir.join(file), text).unwrap();
@@ -85,8 +86,8 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 /// Envoy Gateway's xDS port: TLS 1.3 only, and nobody gets in without a certificate of the same authority.
-async fn xds_port(authority: &Authority) -> Ads {
-    let Signed { der, key, .. } = authority.sign("localhost");
+pub async fn xds_port(authority: &Authority, name: &str, address: SocketAddr) -> Ads {
+    let Signed { der, key, .. } = authority.sign(name);
     let roots = Arc::new(authority.roots());
     let clients = WebPkiClientVerifier::builder_with_provider(roots, provider()).build().unwrap();
     let mut tls = ServerConfig::builder_with_provider(provider())
@@ -97,7 +98,7 @@ async fn xds_port(authority: &Authority) -> Ads {
         .unwrap();
     tls.alpn_protocols = vec![b"h2".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let (accepted, incoming) = tokio::sync::mpsc::channel(4);
     tokio::spawn(async move {
@@ -151,7 +152,7 @@ impl AsyncWrite for Secure {
 }
 
 /// What Envoy says through a connection that names no server; with a certificate of its own, or without.
-async fn ask(
+pub async fn ask(
     authority: &Authority,
     grpc: &str,
     asked: &str,
@@ -187,7 +188,7 @@ async fn ask(
 #[tokio::test(flavor = "multi_thread")]
 async fn with_envoy_gateways_certificates() {
     let authority = Authority::new();
-    let ads = xds_port(&authority).await;
+    let ads = xds_port(&authority, "localhost", SocketAddr::from(([127, 0, 0, 1], 0))).await;
     let dir = directory(&[]);
     authority.mount(dir.path(), "*.envoy-gateway-system");
     let mut command = sluice(dir.path(), &["ratelimit"]);

@@ -153,6 +153,20 @@ fn every_yaml_file_can_be_read() {
     );
 }
 
+/// What is run for a change is what a developer runs.
+#[test]
+fn the_workflow_runs_everything() {
+    let workflow: serde_json::Value =
+        serde_saphyr::from_str(&read(&root().join(".github/workflows/ci.yaml"))).unwrap();
+    let steps = workflow["jobs"]["test"]["steps"].as_array().unwrap();
+    assert!(steps.iter().any(|step| step["run"] == ".ci/run"), "{steps:?}");
+    assert!(read(&root().join(".ci/run")).ends_with("\nmake test\n"));
+    let image = workflow["jobs"]["test"]["container"]["image"].as_str().unwrap().to_owned();
+    let built_in = read(&root().join("Dockerfile"));
+    let version = image.strip_prefix("rust:").and_then(|tag| tag.strip_suffix("-bookworm")).unwrap();
+    assert!(built_in.contains(&format!("ARG RUST_IMAGE=rust:{version}-slim-bookworm\n")), "{image}");
+}
+
 /// With `-isystem` the headers of a clang on the machine and ours would hide each other's types, and nothing would build.
 #[test]
 fn building_with_tigerbeetle_does_not_depend_on_a_clang() {
@@ -177,7 +191,9 @@ fn snippets(text: &str, language: &str) -> Vec<String> {
 
 fn documents() -> Vec<PathBuf> {
     let mut documents = files("docs", ".md");
-    documents.extend(["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    documents.extend(
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| root().join(name)),
+    );
     documents
 }
 

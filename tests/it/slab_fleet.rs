@@ -23,6 +23,9 @@ const TIMEOUT_MS: u64 = 5_000;
 
 const SECOND_US: u64 = 1_000_000;
 
+/// For how long it is measured how much of a limit is used: whole windows of 5 s and of 2 s.
+const STEADY_SECONDS: u64 = 10;
+
 /// Slabs live for 100 and 50 ms.
 const SHORT: &str = "
 domain: d
@@ -56,7 +59,7 @@ async fn overload_uses_the_limit_and_never_exceeds_it() {
     });
     seconds(7).await;
     let from = running.each_ref().map(|load| (load.now_us(), load.denied()));
-    seconds(20).await;
+    seconds(STEADY_SECONDS).await;
     let denied = [0, 1].map(|n| running[n].denied() - from[n].1);
     let mut slabs = 0;
     for instance in &instances {
@@ -70,8 +73,8 @@ async fn overload_uses_the_limit_and_never_exceeds_it() {
         let admissions = load.finish().await;
         admitted += admissions.len() as u64;
         let most = most_in_a_window(&admissions, &[], window * SECOND_US);
-        let steadily = answered_between(&admissions, from_us, from_us + 20 * SECOND_US);
-        let used = steadily as f64 / (capacity * 20 / window) as f64;
+        let steadily = answered_between(&admissions, from_us, from_us + STEADY_SECONDS * SECOND_US);
+        let used = steadily as f64 / (capacity * STEADY_SECONDS / window) as f64;
         println!(
             "{key}: {used:.3} of the capacity, {most} of {capacity} in the fullest window, {denied} denied"
         );
@@ -138,7 +141,7 @@ async fn a_tenant_over_its_limit_costs_few_asks() {
             [load.denied(), instances[0].answers("ledger").await, instances[0].metric(REQUESTS).await]
         };
         let before = counts().await;
-        seconds(5).await;
+        seconds(3).await;
         let after = counts().await;
         let took = (load.now_us() - before_us) as f64 / SECOND_US as f64;
         let [denied, asks, requests] = [0, 1, 2].map(|n| (after[n] - before[n]) as f64 / took);

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use sluice::app::{App, Options, StartError};
 use sluice::config::Settings;
 use sluice::config::settings::value::Listen;
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::http::{self, Answer};

@@ -69,18 +69,20 @@ async fn a_decrease_is_finished_while_new_limits_arrive() {
 async fn a_decrease_that_was_taken_back_does_not_happen() {
     let server = Server::start();
     let ledger = server.ledger().await;
-    for (name, by_request) in [("by file", false), ("by request", true)] {
-        let limit = account(name);
-        hold_eight(&ledger, &limit, 2).await;
-        provision(&ledger, &limit, 5).await;
-        if by_request {
-            ask(&ledger, &limit, 10).await;
+    let limits = [("by file", false), ("by request", true)].map(|(name, by)| (account(name), by));
+    for (limit, by_request) in &limits {
+        hold_eight(&ledger, limit, 2).await;
+        provision(&ledger, limit, 5).await;
+        if *by_request {
+            ask(&ledger, limit, 10).await;
         } else {
-            provision(&ledger, &limit, 10).await;
+            provision(&ledger, limit, 10).await;
         }
-        tokio::time::sleep(Duration::from_millis(3_500)).await;
-        assert_eq!(balance(&ledger, &limit, 10).await.capacity, 10, "{name}");
-        assert_eq!(limit.funded(), Some(10), "{name}");
+    }
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    for (limit, _) in &limits {
+        assert_eq!(balance(&ledger, limit, 10).await.capacity, 10, "{}", limit.key);
+        assert_eq!(limit.funded(), Some(10), "{}", limit.key);
     }
 }
 
@@ -115,11 +117,12 @@ async fn a_decrease_that_lost_every_race_can_still_happen() {
 async fn what_an_old_file_changed_is_put_right() {
     let server = Server::start();
     let (here, gone) = (server.ledger().await, server.ledger().await);
-    for (name, old) in [("higher", 10), ("lower", 2)] {
-        let limit = account(name);
+    let put_right = async |(name, old): (&str, u64)| {
+        // Whoever only looks believes nothing of it, and puts nothing right.
+        let (limit, looked_at) = (account(name), account(name));
         ask(&here, &limit, 5).await;
         provision(&gone, &account(name), old).await;
-        assert_eq!(balance(&gone, &limit, 5).await.capacity, old);
+        assert_eq!(balance(&gone, &looked_at, 5).await.capacity, old);
         let traffic = async {
             loop {
                 ask(&here, &limit, 5).await;
@@ -128,11 +131,12 @@ async fn what_an_old_file_changed_is_put_right() {
         };
         tokio::select! {
             () = traffic => {}
-            () = until_capacity(&gone, &limit, 5, Duration::from_secs(6)) => {}
+            () = until_capacity(&gone, &looked_at, 5, Duration::from_secs(6)) => {}
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(balance(&gone, &limit, 5).await.capacity, 5, "it stays so");
-    }
+        assert_eq!(balance(&gone, &looked_at, 5).await.capacity, 5, "it stays so");
+    };
+    tokio::join!(put_right(("higher", 10)), put_right(("lower", 2)));
 }
 
 /// Two that go on with different files don't fight: the lower one holds, and the other tries less and less often.

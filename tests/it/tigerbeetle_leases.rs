@@ -12,7 +12,7 @@ use sluice::service::reserve::{Ask, AskName, Grant, ReserveOutcome};
 use crate::ask::request;
 use crate::lease_rows::{run_all, run_forgotten};
 use crate::lease_scenario::{LIMITS, Port, complete, lease_of, reserve};
-use crate::leases::{LOAD, counted, ten_thousand};
+use crate::leases::{LOAD, counted, thousands};
 use crate::testapp::{Builder, TestApp};
 use crate::tigerbeetle::Server;
 use crate::unsent;
@@ -351,9 +351,9 @@ async fn a_name_that_the_stand_in_has_too_is_completed_on_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_leases_leave_nothing_behind() {
+async fn thousands_of_leases_leave_nothing_behind() {
     let server = Server::start();
     let app = on(&server).and_limits(LOAD).start().await;
     app.readiness(200).await;
-    ten_thousand(&app).await;
+    thousands(&app).await;
 }

@@ -61,7 +61,8 @@ async fn what_nobody_picks_up_comes_back_after_an_outage() {
     })
     .await;
     server.kill();
-    tokio::time::sleep(Duration::from_secs(16)).await;
+    // 2 s until its time is over, and 10 s that whoever gives it back waits for the ledger.
+    tokio::time::sleep(Duration::from_secs(13)).await;
     assert_eq!(look(&app, &unclaimed).await["state"], "timed_out");
     server.restart();
     until_state(&app, &next, "reserved").await;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice::ledger::tigerbeetle::{Cluster, Options, Task, TigerBeetle, TransferIds};
-use sluice::ledger::{Account, Chain, Keep, Ledger, LedgerError, RefusalCode, Verdict, Want};
+use sluice::ledger::{
+    Account, Action, Balance, Chain, Hold, Keep, Ledger, LedgerError, RefusalCode, Transfer, Verdict, Want,
+};
 use sluice::limit::{LeaseId, Overage};
 use sluice::telemetry::Metrics;
 use tigerbeetle_unofficial as tb;
@@ -293,10 +295,10 @@ async fn a_server_that_was_away_for_long_is_used_soon_after_it_listens() {
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
-/// One name may stand for all replicas, in whatever order the resolver knows them.
+/// One name may stand for all replicas, in whatever order the resolver knows them. Any of them may go, also the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_order_of_addresses_does_not_matter() {
-    let cluster = Replicas::start();
+    let mut cluster = Replicas::start();
     let addresses = cluster.replicas.iter().rev().map(Server::address).collect();
     let options = Options {
         cluster: Cluster { id: 0, addresses },
@@ -314,6 +316,8 @@ async fn the_order_of_addresses_does_not_matter() {
         assert!(is_done(&answer), "{answer:?}");
     }
     assert_eq!(ledger.renewals(), before);
+    cluster.replicas[2].kill();
+    until_done(&ledger, &limit, Duration::from_secs(30)).await;
 }
 
 /// Whichever task fails, everything works again soon.
@@ -325,15 +329,21 @@ async fn a_task_that_panics_is_started_again() {
     until_ready(&ledger, Duration::from_secs(60)).await;
     let known = account("known");
     until_done(&ledger, &known, Duration::from_secs(10)).await;
-    for (n, task) in [Task::Worker, Task::Provisioner, Task::Reader].into_iter().enumerate() {
+    let tasks = [Task::Worker, Task::Provisioner, Task::Reader, Task::Payer];
+    for (n, task) in tasks.into_iter().enumerate() {
         ledger.make_panic(task);
-        let new = account(&format!("new-{n}"));
+        let (new, owing) = (account(&format!("new-{n}")), account(&format!("owing-{n}")));
+        let lifetime_seconds = NonZeroU32::new(3600).unwrap();
+        let (amount, capacity, overage) = (3, 10, Overage::Repay);
+        let debt = Hold { amount, lifetime_seconds, capacity, overage, is_exact: true };
+        let debt = Transfer { account: Arc::clone(&owing), action: Action::Debt(debt) };
         // Each of these wakes one of the tasks. What became of them does not matter.
         let (overage, lifetime_seconds) = (Overage::Deny, NonZeroU32::MIN);
         let want = Want { account: Arc::clone(&known), capacity: 0, overage, lifetime_seconds };
         drop(apply(&ledger, one(&known, 1_000_000), TIMEOUT).await);
         drop(apply(&ledger, one(&new, 1_000_000), TIMEOUT).await);
         drop(ledger.balances(vec![want]).await);
+        drop(apply(&ledger, chain(fresh(), Keep::ForRetries, vec![debt.clone()]), TIMEOUT).await);
         let restarted = async {
             while ledger.restarts() <= n as u64 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -345,5 +355,13 @@ async fn a_task_that_panics_is_started_again() {
         until_done(&ledger, &known, Duration::from_secs(5)).await;
         until_done(&ledger, &new, Duration::from_secs(5)).await;
         assert_eq!(balance(&ledger, &new, 1_000_000).await.capacity, 1_000_000);
+        let owed = chain(fresh(), Keep::ForRetries, vec![debt]);
+        let owed = apply(&ledger, owed, Duration::from_secs(5)).await;
+        assert!(is_done(&owed), "{owed:?}");
+        until("what is owed to be paid", async || match balance(&ledger, &owing, 10).await {
+            Balance { used: 3.., debt: 0, .. } => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
     }
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion, version};
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use sluice::tls::{Alpn, Client, ClientFiles, PairFiles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

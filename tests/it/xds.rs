@@ -16,11 +16,11 @@ use crate::wait::until;
 const MINUTE: RateLimitUnit = RateLimitUnit::Minute;
 const HOUR: RateLimitUnit = RateLimitUnit::Hour;
 
-fn following(ads: &Ads) -> Builder {
+pub fn following(ads: &Ads) -> Builder {
     at(&ads.address.to_string())
 }
 
-fn at(server: &str) -> Builder {
+pub fn at(server: &str) -> Builder {
     let server = server.parse().unwrap();
     Builder::default().and_settings(move |settings| {
         let node_id = "envoy-ratelimit".to_owned();

@@ -72,9 +72,12 @@ impl Ads {
 
     /// What all clients get now, and those who come later.
     pub fn push(&self, version: &str, configs: &[RateLimitConfig]) {
-        let any =
-            |config: &RateLimitConfig| Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() };
-        let resources = Arc::new(configs.iter().map(any).collect());
+        self.push_any(version, configs.iter().map(any).collect());
+    }
+
+    /// The same with whatever a resource may be.
+    pub fn push_any(&self, version: &str, resources: Vec<Any>) {
+        let resources = Arc::new(resources);
         self.pushed.send_replace(Some(Pushed { version: version.to_owned(), resources }));
     }
 
@@ -99,7 +102,11 @@ impl Ads {
 
     /// Pushes, and waits until it is refused: why.
     pub async fn refused(&self, version: &str, configs: &[RateLimitConfig]) -> String {
-        self.push(version, configs);
+        self.refused_any(version, configs.iter().map(any).collect()).await
+    }
+
+    pub async fn refused_any(&self, version: &str, resources: Vec<Any>) -> String {
+        self.push_any(version, resources);
         loop {
             let said = self.heard().await;
             if let Some(error) = said.error_detail {
@@ -185,6 +192,10 @@ impl AggregatedDiscoveryService for Server {
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         Err(Status::unimplemented("state of the world only"))
     }
+}
+
+pub fn any(config: &RateLimitConfig) -> Any {
+    Any { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() }
 }
 
 /// The limits of a domain: `config("d", [limit("path", "/a", 5, RateLimitUnit::Minute)])`.

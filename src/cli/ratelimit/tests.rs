@@ -84,7 +84,10 @@ fn what_can_t_be_understood_names_its_variable() {
         ("RESPONSE_DYNAMIC_METADATA", "yes", "must be true or false, not `yes`"),
         ("LIMIT_LIMIT_HEADER", "a b", "must be the name of a header, not `a b`"),
         ("GRPC_MAX_CONNECTION_AGE", "1 day", "must be a time, as in 24h or 30m, not `1 day`"),
-        ("GRPC_MAX_CONNECTION_AGE", "0s", "must be a time, as in 24h or 30m, not `0s`"),
+        ("GRPC_MAX_CONNECTION_AGE", "-1h", "must be a time, as in 24h or 30m, not `-1h`"),
+        ("GRPC_MAX_CONNECTION_AGE", "24", "must be a time, as in 24h or 30m, not `24`"),
+        // Go knows no time that long, and a tenth more of it would be beyond any clock.
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "5000000000000000h", "must be a time, as in 24h or 30m, not"),
         ("NEAR_LIMIT_RATIO", "80", "must be a number from 0 to 1, not `80`"),
         ("GRPC_SERVER_USE_TLS", "true", "is needed for TLS: the path of a file"),
         ("SLUICE_LEDGER", "redis", "must be memory, tigerbeetle:"),
@@ -111,6 +114,19 @@ fn times_are_written_as_in_go() {
         let settings = settings(&[("GRPC_MAX_CONNECTION_AGE", text)]).unwrap();
         assert_eq!(settings.grpc.connection_age.unwrap().max, Duration::from_millis(ms), "{text}");
     }
+    for text in ["0", "0s", "0h0m"] {
+        let endless =
+            settings(&[("GRPC_MAX_CONNECTION_AGE", text), ("GRPC_MAX_CONNECTION_AGE_GRACE", text)]).unwrap();
+        let age = endless.grpc.connection_age.unwrap();
+        let century = Duration::from_secs(100 * 365 * 86_400);
+        assert!(age.max.mul_f64(1.1) > century && age.grace > century, "{text}: {age:?}");
+    }
+}
+
+#[test]
+fn levels_and_formats_are_read_in_any_case() {
+    let log = settings(&[("LOG_LEVEL", "WARNING"), ("LOG_FORMAT", "JSON")]).unwrap().log;
+    assert_eq!((log.level, log.format), (LogLevel::Warn, LogFormat::Json));
 }
 
 #[test]
@@ -133,4 +149,51 @@ fn files_are_looked_for_where_that_program_looks() {
     let named =
         [("RUNTIME_ROOT", "/data"), ("RUNTIME_SUBDIRECTORY", "rl"), ("RUNTIME_IGNOREDOTFILES", "true")];
     assert_eq!(of(&named), ("/data/rl".to_owned(), "config".to_owned(), false));
+}
+
+#[test]
+fn traces_as_that_program_has_them() {
+    let traces = |variables: &[(&str, &str)]| settings(variables).map(|settings| settings.telemetry.otlp);
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
+    assert_eq!(traces(&[]), Ok(None));
+    assert_eq!(traces(&[endpoint, ("TRACING_ENABLED", "false")]), Ok(None));
+    assert_eq!(traces(&[("TRACING_ENABLED", "true"), ("OTEL_SDK_DISABLED", "true")]), Ok(None));
+    assert_eq!(traces(&[("TRACING_ENABLED", "true")]), Ok(Some(Otlp::to(COLLECTOR.parse().unwrap()))));
+    let otlp = traces(&[
+        endpoint,
+        ("TRACING_ENABLED", "true"),
+        ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+        ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
+        ("TRACING_SERVICE_INSTANCE_ID", "a-pod"),
+        ("TRACING_SAMPLING_RATE", "0.1"),
+        ("OTEL_SERVICE_NAME", "mine"),
+    ])
+    .unwrap()
+    .unwrap();
+    assert_eq!((otlp.protocol, otlp.sampler.heeds_parent), (Some(Protocol::Grpc), true));
+    assert_eq!(otlp.sampler.share, "0.1".parse().unwrap());
+    let resource: Vec<_> =
+        otlp.resource.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(
+        resource,
+        [
+            ("service.name", "mine"),
+            ("service.namespace", "envoy-gateway-system"),
+            ("service.instance.id", "a-pod")
+        ]
+    );
+    for (variable, value) in [
+        ("TRACING_ENABLED", "perhaps"),
+        ("TRACING_EXPORTER_PROTOCOL", "udp"),
+        ("TRACING_SAMPLING_RATE", "11"),
+    ] {
+        let complaint = traces(&[endpoint, (variable, value)]).unwrap_err();
+        assert!(complaint.starts_with(&format!("{variable}: must be ")), "{complaint}");
+    }
+    let env: Env =
+        [("OTEL_SERVICE_NAME", "x"), ("OTEL_BSP_MAX_QUEUE_SIZE", "1"), ("TRACING_ENABLED", "true")]
+            .into_iter()
+            .collect();
+    assert_eq!(names::unused(&env), ["OTEL_BSP_MAX_QUEUE_SIZE"]);
 }

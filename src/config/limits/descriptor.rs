@@ -12,10 +12,11 @@ use super::{shapes, spec};
 use crate::config::decode::{At, Fields, List, Sink};
 use crate::config::scalar::shown;
 use crate::config::tree::{Data, Value};
+use crate::limit::key::{encode, write_entry, write_name};
 use crate::limit::{Cost, Kind, LimitSpec, REQUIREMENTS_MAX};
 use crate::registry::PlaceError;
 use crate::registry::{Level, Metadata, Node, Rule, Target};
-use crate::telemetry::MetricName;
+use crate::telemetry::{MetricName, MetricNames};
 
 /// Levels of descriptors. Envoy's requests have a handful of entries.
 const LEVELS_MAX: usize = 32;
@@ -28,8 +29,9 @@ pub(crate) struct Reader<'r> {
     names: AHashSet<Arc<str>>,
     replaced: Vec<Replaced>,
     domain: &'r str,
-    /// The descriptors that lead to where we are, as metrics name them.
+    /// The descriptors that lead to where we are, as envoyproxy/ratelimit's metrics name them, and as LimitKeys do.
     path: Vec<String>,
+    prefix: String,
 }
 
 /// A name in `replaces`, to be looked for when all of the file is read.
@@ -43,7 +45,9 @@ impl<'r> Reader<'r> {
     pub(crate) fn new(root: &'r Fields<'_>, named: &'r NamedLimits) -> Self {
         let domain = root.get("domain").and_then(plain).unwrap_or_default();
         let (names, replaced, path) = (AHashSet::new(), Vec::new(), Vec::new());
-        Self { sink: root.sink, named, names, replaced, domain, path }
+        let mut prefix = String::new();
+        encode(&mut prefix, domain);
+        Self { sink: root.sink, named, names, replaced, domain, path, prefix }
     }
 
     pub(crate) fn descriptors(mut self, root: &Fields<'_>) -> Level {
@@ -66,7 +70,10 @@ impl<'r> Reader<'r> {
             if let Some(fields) = Fields::of(value, at, self.sink, &shapes::DESCRIPTOR) {
                 let words = ["key", "value"].map(|name| word(value, name).filter(|word| !word.is_empty()));
                 self.path.push(words.into_iter().flatten().collect::<Vec<_>>().join("_"));
+                let above = self.prefix.len();
+                write_entry(&mut self.prefix, words[0].unwrap_or_default(), words[1]);
                 let node = self.node(&fields, depth);
+                self.prefix.truncate(above);
                 self.path.pop();
                 place(&mut level, &fields, node, &list.items[..index]);
             }
@@ -99,8 +106,11 @@ impl<'r> Reader<'r> {
         node
     }
 
-    fn metric(&self) -> Option<Arc<MetricName>> {
-        Some(Arc::new(MetricName::new(self.domain, self.path.iter().cloned())))
+    fn metric(&self, suffix: &str) -> Option<Arc<MetricNames>> {
+        let mut limit = self.prefix.clone();
+        write_name(&mut limit, suffix);
+        let ratelimit = Arc::new(MetricName::new(self.domain, self.path.iter().cloned()));
+        Some(Arc::new(MetricNames { limit, ratelimit }))
     }
 
     /// A limit as envoyproxy/ratelimit writes it.
@@ -123,10 +133,11 @@ impl<'r> Reader<'r> {
         fields.need("requests_per_unit", "how many requests per `unit`; 0 blocks");
         let (Some(unit), Some(requests)) = (unit, requests) else { return };
         let spec = spec::requests_per(unit, requests, is_exact, charge, spec::origin(fields));
+        let suffix = if name.is_empty() { unit.name().into() } else { Arc::clone(&name) };
         node.rules.push(Rule {
             target: Target::Derived,
-            spec: Arc::new(LimitSpec { metric: self.metric(), ..spec }),
-            suffix: if name.is_empty() { unit.name().into() } else { Arc::clone(&name) },
+            spec: Arc::new(LimitSpec { metric: self.metric(&suffix), ..spec }),
+            suffix,
             name,
             cost: Cost::Hits,
             reconcile: false,
@@ -207,7 +218,7 @@ impl<'r> Reader<'r> {
         let target = Target::Derived;
         Some(Rule {
             target,
-            spec: Arc::new(LimitSpec { metric: self.metric(), ..spec }),
+            spec: Arc::new(LimitSpec { metric: self.metric(&name), ..spec }),
             suffix: name.clone(),
             name,
             cost,

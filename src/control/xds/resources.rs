@@ -2,13 +2,13 @@
 //!
 //! Pure. What is wrong inside a resource is found by whoever reads limits files; here only what is no RateLimitConfig at all.
 
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Any, Struct, Value as PbValue};
 use prost::Message;
 use serde_json::{Map, Value, json};
 
 use super::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
 use crate::config::{Content, Problem, Resource};
+use crate::protos::google::protobuf::value::Kind;
+use crate::protos::google::protobuf::{Any, Struct, Value as PbValue};
 
 pub(crate) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 

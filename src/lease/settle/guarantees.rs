@@ -11,6 +11,9 @@
 //! go or written down. With `repay` the last one was let in only because nothing was owed: all that was written down within
 //! the window has been paid within the window, and is held too. So there only those under way count, and if requests come
 //! one after the other that is one request: the last.
+//!
+//! With several instances on one ledger, `deny` and `debt` are the same: the ledger decides. With `repay` an instance may not know
+//! for a second what another one has written down, and what it lets in until then counts like those under way.
 
 use std::collections::BTreeMap;
 
@@ -139,10 +142,12 @@ impl World {
         one.let_go = if chain.is_some() { 0 } else { one.call.used.saturating_sub(one.call.estimate) };
         while let Some(asked) = chain.take() {
             let outcome = self.core.apply(&asked, self.now_ms).unwrap();
-            match asked.transfers.last().unwrap().action {
-                Action::TakeUpTo(hold) => one.let_go = hold.amount - outcome.taken[0],
-                Action::Debt(hold) => one.written_down = hold.amount,
-                _ => {}
+            for transfer in asked.transfers.iter().filter(|_| outcome.verdict == Verdict::Done) {
+                match transfer.action {
+                    Action::TakeUpTo(hold) => one.let_go = hold.amount - outcome.taken[0],
+                    Action::Debt(hold) => one.written_down = hold.amount,
+                    _ => {}
+                }
             }
             if let Verdict::Refused(refusal) = outcome.verdict {
                 let adjustment = settlement.unwrap().adjustment;

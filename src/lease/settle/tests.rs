@@ -82,9 +82,9 @@ fn rows() {
         ("r10/60", Some(0), 60_000, "-"),
         ("r10/60", Some(10), 60_000, "-"),
         ("r10/60", None, 60_000, "-"),
-        ("r10/60", Some(40), 60_000, "owe 30, debt for 60 s"),
-        ("r10/60", Some(u64::MAX), 90_000, "owe 18446744073709551605, debt for 60 s"),
-        ("r10/60", Some(11), 3_659_999, "owe 1, debt for 60 s"),
+        ("r10/60", Some(40), 60_000, "owe 30, debt for 60 s, take 0 for 1 s"),
+        ("r10/60", Some(u64::MAX), 90_000, "owe 18446744073709551605, debt for 60 s, take 0 for 1 s"),
+        ("r10/60", Some(11), 3_659_999, "owe 1, debt for 60 s, take 0 for 1 s"),
         // an hour later nobody remembers it
         ("r10/60", Some(11), 3_660_000, "-"),
         ("r10/60", Some(40), 86_400_000, "-"),
@@ -143,6 +143,7 @@ fn what_follows_a_refusal() {
     let remaining_seconds = seconds(9);
     let (lower, raise) =
         (Adjustment::Lower { to: 4, remaining_seconds }, Adjustment::Raise { by: 4, remaining_seconds });
+    let owe = Adjustment::Owe { by: 4 };
     for (adjustment, index, code, overage, expected) in [
         (lower, 0, RefusalCode::PendingTransferExpired, Overage::Deny, "take 4 for 9 s"),
         (lower, 0, RefusalCode::PendingTransferNotFound, Overage::Debt, "-"),
@@ -154,6 +155,8 @@ fn what_follows_a_refusal() {
         (raise, 0, RefusalCode::ExceedsCredits, Overage::Deny, "take up to 4 for 9 s"),
         (raise, 0, RefusalCode::IdAlreadyFailed, Overage::Deny, "take up to 4 for 9 s"),
         (raise, 0, RefusalCode::ExistsWithDifferentFields, Overage::Debt, "-"),
+        (owe, 1, RefusalCode::IdAlreadyFailed, Overage::Repay, "owe 4, repay for 60 s"),
+        (owe, 1, RefusalCode::ExistsWithDifferentFields, Overage::Repay, "-"),
         (Adjustment::Release, 0, RefusalCode::PendingTransferExpired, Overage::Debt, "-"),
         (Adjustment::Release, 0, RefusalCode::PendingTransferAlreadyVoided, Overage::Debt, "-"),
     ] {

@@ -302,3 +302,27 @@ impl Session {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What is handed to the library after an eviction is never answered.
+    #[tokio::test]
+    async fn a_call_that_is_swallowed_ends_with_its_session() {
+        let session = Session::new(Cluster { id: 0, addresses: vec!["127.0.0.1:1".to_owned()] });
+        let swallowed = |_| std::future::pending::<Result<(), CallError>>();
+        let renewing = async {
+            while session.addresses().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            session.renew(0);
+        };
+        let both = async { tokio::join!(session.call(swallowed), renewing).0 };
+        let ended = tokio::time::timeout(Duration::from_secs(10), both).await.expect("it must end");
+        assert!(matches!(ended, Err(SessionError::Renewed)), "{ended:?}");
+        assert_eq!(session.number(), 1);
+    }
+}

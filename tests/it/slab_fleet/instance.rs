@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use serde_json::Value;
 use sluice::api::pb;
 use sluice::config::settings::value::Listen;
 use sluice::limit::LimitKey;
+use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tigerbeetle_unofficial as tb;
 use tonic::transport::Channel;
 

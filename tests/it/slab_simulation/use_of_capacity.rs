@@ -56,7 +56,7 @@ fn under_steady_overload_nearly_all_of_a_limit_is_used() {
         (5, 200, 0.95),
         (5, 1_500, 0.95),
         (10, 1_000, 0.95),
-        (60, 3_000, 0.95),
+        (60, 1_000, 0.95),
     ];
     let mut problems = Vec::new();
     for (n, (window_seconds, capacity, least)) in limits.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The environment as envoyproxy/ratelimit reads it: an empty variable is one that isn't set, flags and numbers are Go's.
+//! The environment as other programs read it, which Sluice stands in for or stands beside: an empty variable is one that isn't
+//! set, flags and numbers are Go's.
 //!
 //! Every complaint names its variable. Refuses to know any particular one.
 
@@ -34,12 +35,12 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Env {
 }
 
 impl Env {
-    /// What is not UTF-8 is none of ours.
+    /// A name that is not UTF-8 is none of ours. A value that isn't is not left out, or it would seem not to be set.
     pub(super) fn of_process() -> Self {
         let texts = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?)).filter(|(_, value)| !value.is_empty())
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
-        Self(texts.collect())
+        Self(texts.filter(|(_, value)| !value.is_empty()).collect())
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -74,11 +75,14 @@ impl Env {
         })
     }
 
-    /// As Go writes one: `24h`, `1h30m`, `500ms`.
+    /// As Go writes one: `24h`, `1h30m`, `500ms`; 0 is without end, as gRPC there has it.
     pub(super) fn duration(&self, variable: &'static str, default: Duration) -> Result<Duration, Bad> {
         let Some(text) = self.text(variable) else { return Ok(default) };
-        let duration = duration(text).filter(|duration| !duration.is_zero());
-        duration.ok_or_else(|| Bad::new(variable, format!("must be a time, as in 24h or 30m, not `{text}`")))
+        match duration(text).filter(|duration| *duration <= DURATION_MAX) {
+            Some(Duration::ZERO) => Ok(DURATION_MAX),
+            Some(duration) => Ok(duration),
+            None => Err(Bad::new(variable, format!("must be a time, as in 24h or 30m, not `{text}`"))),
+        }
     }
 
     /// A value whose own error says what would be right.
@@ -101,7 +105,13 @@ impl Env {
     }
 }
 
+/// The longest that Go can say: 292 years.
+const DURATION_MAX: Duration = Duration::from_nanos(i64::MAX as u64);
+
 fn duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
     let mut seconds = 0.0;
     let mut rest = text;
     while !rest.is_empty() {
