@@ -1,5 +1,5 @@
-//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API, for hubs and for limits from xDS. Nobody
-//! needs protoc.
+//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API, for hubs, for limits from xDS and for
+//! traces. Nobody needs protoc.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -11,6 +11,7 @@ const LEASES: &str = "proto/sluice/v1/lease.proto";
 const LEDGER: &str = "proto/sluice/v1/ledger.proto";
 const CODEC: &str = "crate::codec::ProtoCodec";
 const XDS: &str = "proto/ratelimit/config/ratelimit/v3/rls_conf.proto";
+const TRACES: &str = "proto/opentelemetry/proto/collector/trace/v1/trace_service.proto";
 
 /// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
 const JSON_IN: &str = "#[derive(serde::Deserialize)] #[serde(default, deny_unknown_fields)]";
@@ -29,7 +30,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::create_dir_all(&ledger)?;
     let builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
     builder.out_dir(ledger).compile_fds(protox::compile([LEDGER], ["proto"])?)?;
-    limits_from_xds()
+    limits_from_xds()?;
+    let traces = tonic_prost_build::configure().emit_rerun_if_changed(false).build_server(false);
+    Ok(traces.codec_path(CODEC).compile_fds(protox::compile([TRACES], ["proto"])?)?)
 }
 
 fn limits_from_xds() -> Result<(), Box<dyn std::error::Error>> {

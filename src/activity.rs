@@ -1,8 +1,8 @@
 //! Who is denied, and who uses most: a count beside each limit, gathered once a second into a bounded sketch.
 //!
 //! A decision adds to the [`Tally`] of its limits, which is a few atomic additions, and puts a limit whose tally was empty on
-//! a list. [`Activity::gather`] empties the list: the counts go into the [`Top`], and the denials of the last second
-//! become events. Knows nothing of requests, ledgers and HTTP.
+//! a list. [`Activity::gather`] empties the list, and so does who finds it long: the counts go into the [`Top`]. The denials of
+//! the last second become events. Knows nothing of requests, ledgers and HTTP.
 
 mod event;
 mod sketch;
@@ -22,7 +22,11 @@ use self::top::Top;
 pub(crate) use self::top::{By, Heavy, LIST_MAX, WINDOW_SECONDS};
 use crate::limit::{LimitId, LimitKey};
 
-/// Limits whose tallies wait to be gathered. Whoever finds the list full gathers it.
+/// Limits whose tallies are counted in one go. Whoever lists so many counts them, so that the list stays short and nobody
+/// counts for long.
+const COUNTED_MAX: usize = 256;
+
+/// Limits whose tallies wait to be counted, because somebody else is at it.
 const PENDING_MAX: usize = 16_384;
 
 /// Denied limits whose events wait for the end of the second, at most; those beyond have none.
@@ -46,9 +50,10 @@ pub(crate) trait Tallied {
 
 /// What happened lately.
 pub(crate) struct Activity<A> {
-    /// With the domain of the request that put it there. A plain mutex: a push, or the whole list is taken.
+    /// With the domain of the request that put it there. A plain mutex: a push, or some are taken. Never waits for the other
+    /// one.
     pending: Mutex<Vec<(Arc<A>, Arc<str>)>>,
-    /// A plain mutex: taken once a second, and by those who look.
+    /// A plain mutex: taken once a second, by those who look, and where many limits are counted.
     gathered: Mutex<Gathered>,
     events: broadcast::Sender<Arc<Event>>,
 }
@@ -92,10 +97,26 @@ impl<A: Tallied> Activity<A> {
     fn list(&self, limit: &Arc<A>, domain: &Arc<str>, now_ms: u64) {
         let mut pending = self.pending.lock();
         pending.push((Arc::clone(limit), Arc::clone(domain)));
-        if pending.len() >= PENDING_MAX {
-            let full = std::mem::take(&mut *pending);
+        if pending.len() < COUNTED_MAX {
+            return;
+        }
+        let is_full = pending.len() >= PENDING_MAX;
+        // While somebody else counts or looks, the list may grow: a decision doesn't wait for them.
+        let gathered = self.gathered.try_lock();
+        if gathered.is_some() || is_full {
+            let first = take_first(&mut pending);
             drop(pending);
-            self.count(full, now_ms);
+            gathered.unwrap_or_else(|| self.gathered.lock()).count(first, now_ms);
+        }
+    }
+
+    /// Counts all that is listed now, and lets others in between.
+    fn count_all(&self, now_ms: u64) {
+        let mut left = self.pending.lock().len();
+        while left > 0 {
+            let first = take_first(&mut self.pending.lock());
+            left = left.saturating_sub(first.len().max(1));
+            self.gathered.lock().count(first, now_ms);
         }
     }
 
@@ -106,8 +127,7 @@ impl<A: Tallied> Activity<A> {
 
     /// Counts what was noted since, and tells of the denials. Once a second.
     pub(crate) fn gather(&self, now_ms: u64, now_unix_ms: u64) {
-        let pending = std::mem::take(&mut *self.pending.lock());
-        self.count(pending, now_ms);
+        self.count_all(now_ms);
         let mut denied: Vec<Denied> =
             std::mem::take(&mut self.gathered.lock().denied).into_values().collect();
         denied.sort_unstable_by(|a, b| b.denials.cmp(&a.denials).then_with(|| a.key.cmp(&b.key)));
@@ -118,13 +138,22 @@ impl<A: Tallied> Activity<A> {
         }
     }
 
-    fn count(&self, pending: Vec<(Arc<A>, Arc<str>)>, now_ms: u64) {
-        if pending.is_empty() {
-            return;
-        }
-        let mut gathered = self.gathered.lock();
-        let Gathered { top, denied } = &mut *gathered;
-        for (limit, domain) in pending {
+    /// The heaviest limits, of one domain if it is said.
+    pub(crate) fn top(&self, by: By, domain: Option<&str>, places: usize, now_ms: u64) -> Vec<Heavy> {
+        self.count_all(now_ms);
+        self.gathered.lock().top.heaviest(by, domain, places, now_ms)
+    }
+}
+
+/// As many as are counted in one go.
+fn take_first<T>(pending: &mut Vec<T>) -> Vec<T> {
+    pending.drain(..pending.len().min(COUNTED_MAX)).collect()
+}
+
+impl Gathered {
+    fn count<A: Tallied>(&mut self, listed: Vec<(Arc<A>, Arc<str>)>, now_ms: u64) {
+        let Gathered { top, denied } = self;
+        for (limit, domain) in listed {
             let counts = limit.tally().take();
             let key = shown(limit.key());
             let domain = limit.key().domain().map_or(domain, Arc::from);
@@ -143,13 +172,6 @@ impl<A: Tallied> Activity<A> {
             };
             denied.entry(key).and_modify(|before| before.merge(&event)).or_insert(event);
         }
-    }
-
-    /// The heaviest limits, of one domain if it is said.
-    pub(crate) fn top(&self, by: By, domain: Option<&str>, places: usize, now_ms: u64) -> Vec<Heavy> {
-        let pending = std::mem::take(&mut *self.pending.lock());
-        self.count(pending, now_ms);
-        self.gathered.lock().top.heaviest(by, domain, places, now_ms)
     }
 }
 

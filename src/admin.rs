@@ -41,12 +41,14 @@ pub(crate) mod json;
 mod lease;
 mod ledger;
 mod limits;
+mod overviews;
 mod page;
 mod peer;
 mod peers;
 mod retry;
 mod rlconfig;
 mod top;
+mod traced;
 
 use std::sync::Arc;
 
@@ -68,6 +70,7 @@ use crate::tls::Certificates;
 use body::BODY_BYTES_MAX;
 use error::ApiError;
 pub(crate) use gate::Gate;
+use overviews::Overviews;
 
 /// Bodies under way: of one connection, which has one request at a time, and 64 of the largest together.
 const CONNECTION_BYTES_MAX: usize = BODY_BYTES_MAX;
@@ -79,11 +82,23 @@ const LIMIT_BYTES_MAX: usize = 16 << 10;
 /// What routes work on.
 #[derive(Debug, Clone)]
 pub(crate) struct Admin {
-    pub(crate) service: Arc<Service>,
-    pub(crate) control: Arc<Control>,
-    pub(crate) certificates: Arc<Certificates>,
+    service: Arc<Service>,
+    control: Arc<Control>,
+    certificates: Arc<Certificates>,
     /// If this instance is one.
-    pub(crate) hub: Option<Arc<Hub>>,
+    hub: Option<Arc<Hub>>,
+    overviews: Arc<Overviews>,
+}
+
+impl Admin {
+    pub(crate) fn new(
+        service: Arc<Service>,
+        control: Arc<Control>,
+        certificates: Arc<Certificates>,
+        hub: Option<Arc<Hub>>,
+    ) -> Self {
+        Self { service, control, certificates, hub, overviews: Arc::default() }
+    }
 }
 
 impl FromRef<Admin> for Arc<Service> {

@@ -14,6 +14,7 @@ mod looks;
 mod quota;
 mod refusal;
 mod shadow;
+mod traced;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, RetryHint};
 use crate::snapshot::{Domain, Snapshot};
 use crate::telemetry::{Metrics, Reason};
+use crate::trace::Tracer;
 
 /// One request, as the domain sees it.
 #[derive(Debug)]
@@ -94,6 +96,8 @@ pub struct Admission {
     pub share: Arc<Share>,
     /// What was decided, for those who look.
     pub(crate) activity: Activity<Account>,
+    /// `None`: nobody wants traces.
+    pub(crate) tracer: Option<Tracer>,
     pub metrics: Arc<Metrics>,
 }
 
@@ -117,6 +121,7 @@ impl Admission {
         let decided = self.decide_uncounted(snapshot, domain, request, now_ms).await;
         let took_ns = clock::monotonic_ns().saturating_sub(started_ns);
         self.metrics.decision_seconds.observe(took_ns as f64 / 1e9);
+        self.trace(&domain.name, &decided);
         if let Some(ratelimit) = &self.metrics.ratelimit {
             match &decided {
                 Ok(_) => ratelimit.answered(),
@@ -173,6 +178,7 @@ impl Admission {
     /// What follows the plan, for those who know what they want.
     pub async fn admit(&self, asked: &Asked<'_>) -> Result<Decision, DecideError> {
         let Asked { snapshot, plan, name, now_ms, .. } = *asked;
+        self.trace_limits(plan);
         let mut findings = Findings::of(plan);
         let refuse = |mut findings: Findings, failed: RequirementSet, reason| {
             findings.failed |= failed;

@@ -36,10 +36,14 @@ use crate::state::{Broken, State};
 use crate::tasks::Supervisor;
 use crate::telemetry::Metrics;
 use crate::tls::{self, Alpn, Certificates};
+use crate::trace::{self, Otlp, Tracer};
 use crate::{admin, clock, grpc, queue};
 
 /// Calls in flight may take this long to finish when we stop; Envoy's own timeouts are far shorter.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// A collector may take this long for the last traces.
+const TRACES_WITHIN: Duration = Duration::from_secs(3);
 
 /// How often it is looked whether anybody is still connected.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
@@ -140,15 +144,16 @@ impl App {
         let ledger_tls = ledger_tls.map(|files| certificates.client(files, Alpn::Http2)).transpose();
         let ledger_tls = ledger_tls.map_err(|error| StartError::Tls("ledger", error))?;
         let hub_socket = HubSocket::bind(&settings.hub, hub_tls).await?;
+        let traces = settings.telemetry.otlp.as_ref();
+        let traces_tls = traces.map(|traces| traces_tls(traces, &certificates)).transpose();
+        let traces_tls = traces_tls.map_err(|error| StartError::Tls("telemetry.otlp", error))?.flatten();
         let signer = open_signer(&settings.leases)?;
         let (events, capacity_events) = mpsc::unbounded_channel();
-        let opening = Opening {
-            ledger: &settings.ledger,
-            name: instance_name(&place_of(&grpc)),
-            hub_tls: ledger_tls,
-            metrics: &metrics,
-            events,
-        };
+        let name = instance_name(&place_of(&grpc));
+        let (tracer, exporter) =
+            traces.map(|traces| Tracer::new(traces.clone(), traces_tls, &name, &metrics)).unzip();
+        let opening =
+            Opening { ledger: &settings.ledger, name, hub_tls: ledger_tls, metrics: &metrics, events };
         let backend = opening.open()?;
         let ledger = layered(Arc::clone(&backend), &settings.ledger, &metrics);
         metrics.reloaded(true);
@@ -161,6 +166,7 @@ impl App {
             accounts,
             share: Arc::default(),
             activity: Activity::default(),
+            tracer,
             metrics: Arc::clone(&metrics),
         };
         let leases = Leases::new(signer, settings.leases.book_max, Arc::clone(&metrics));
@@ -192,12 +198,8 @@ impl App {
         tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
         let hub_port =
             hub_socket.map(|socket| socket.serve(backend, Arc::clone(&service), shares.hub, &tasks));
-        let admin_state = Admin {
-            service: Arc::clone(&service),
-            control: Arc::clone(&control),
-            certificates,
-            hub: hub_port.as_ref().map(HubPort::hub),
-        };
+        let hub = hub_port.as_ref().map(HubPort::hub);
+        let admin_state = Admin::new(Arc::clone(&service), Arc::clone(&control), certificates, hub);
         for (listener, part) in admin_listeners {
             let (port, state) = (Arc::clone(&admin_port), admin_state.clone());
             let serving_admin = admin::serve(listener, port, state, part, stop_admin.clone());
@@ -206,6 +208,7 @@ impl App {
                 Ok::<(), String>(())
             });
         }
+        exporter.into_iter().for_each(|exporter| tasks.run_forever("the traces", exporter.run()));
         tasks.run_forever("the queue", queue::runner::run(Arc::clone(&service)));
         tasks.run_forever("what is watched", Arc::clone(&service).watch_activity());
         tasks.run_forever("provisioning", Arc::clone(&control).keep_provisioned());
@@ -259,7 +262,8 @@ impl App {
     /// 5. sidecars are sent to other hubs, and get their last answers;
     /// 6. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
-    /// 7. the admin port goes last, so that whoever watches can see all of it.
+    /// 7. the traces of all that are sent;
+    /// 8. the admin port goes last, so that whoever watches can see all of it.
     pub async fn stop(self) {
         self.service.start_draining();
         self.health.set(false).await;
@@ -276,6 +280,9 @@ impl App {
             hub.leave(DRAIN_MAX).await;
         }
         self.service.admission.ledger.close().await;
+        if let Some(tracer) = &self.service.admission.tracer {
+            tracer.flush(TRACES_WITHIN).await;
+        }
         self.service.end_watching();
         self.stop_admin.cancel();
         self.control.close().await;
@@ -314,6 +321,16 @@ async fn bind_tcp(
         _ => wish,
     };
     Ok((listener, address))
+}
+
+/// TLS towards the collector, if it has any.
+fn traces_tls(traces: &Otlp, certificates: &Certificates) -> Result<Option<trace::Tls>, tls::FileError> {
+    if !traces.endpoint.is_tls() {
+        return Ok(None);
+    }
+    let files = traces.tls.clone().unwrap_or_else(tls::ClientFiles::of_this_machine);
+    let client = |alpn| certificates.client(&files, alpn);
+    Ok(Some(trace::Tls { grpc: client(Alpn::Http2)?, http: client(Alpn::Http1)? }))
 }
 
 /// What signs lease tokens.

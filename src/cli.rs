@@ -7,8 +7,10 @@ mod bench;
 mod check;
 mod connect;
 mod describe;
+mod env;
 mod explain;
 mod import;
+mod otel;
 mod ratelimit;
 mod serve;
 mod simulate;
@@ -105,7 +107,9 @@ Examples:
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 (needs the feature `tigerbeetle`)
   sluice serve --ledger tigerbeetle:0@old:3000 --ledger tigerbeetle:1@new:3000    while the new one replaces the old one
   sluice serve --ledger tigerbeetle:0@127.0.0.1:3000 --hub 127.0.0.1:8082
-  sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub";
+  sluice serve --ledger hub:127.0.0.1:8082           a sidecar of that hub
+
+With OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4317 decisions are sent there as traces. docs/looking.md has the other OTEL_*.";
 
 const RATELIMIT_HELP: &str = "\
 Examples:

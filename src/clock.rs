@@ -26,7 +26,7 @@ pub fn monotonic_ns() -> u64 {
         return passed_ns.saturating_add(beginning_ns(first_ms.saturating_mul(NS_PER_MS)));
     }
     let now = since_boot_ns();
-    let (start, beginning_ns) = *START.get_or_init(|| (now, beginning_ns(nanos(since_1970()))));
+    let (start, beginning_ns) = *START.get_or_init(|| (now, beginning_ns(unix_ns())));
     now.saturating_sub(start) + beginning_ns
 }
 
@@ -54,6 +54,11 @@ fn since_boot_ns() -> u64 {
 /// Milliseconds since 1970: for lease ids and whatever other machines read.
 pub fn unix_ms() -> u64 {
     VIRTUAL.get().map_or_else(|| millis(since_1970()), |time| time.now_ms)
+}
+
+/// Nanoseconds since 1970, until the year 2554: for traces.
+pub(crate) fn unix_ns() -> u64 {
+    VIRTUAL.get().map_or_else(|| nanos(since_1970()), |time| time.now_ms.saturating_mul(NS_PER_MS))
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]

@@ -8,6 +8,7 @@ mod head;
 mod lease;
 pub(crate) mod opening;
 pub mod rls;
+mod traced;
 mod unread;
 mod watch;
 

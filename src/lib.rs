@@ -32,6 +32,7 @@ pub mod retry;
 pub(crate) mod activity;
 
 pub mod limit;
+pub mod trace;
 pub mod codec;
 pub mod tls;
 pub mod telemetry;

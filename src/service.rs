@@ -16,6 +16,7 @@ pub(crate) mod watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -27,6 +28,7 @@ use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, Metrics};
+use crate::trace::{Call, Span};
 use ledgers::Ledgers;
 
 /// What the lease API is called in metrics, where ShouldRateLimit has the name of a domain.
@@ -106,6 +108,11 @@ impl Service {
     /// How many are open.
     pub(crate) fn connected(&self) -> usize {
         self.connections.len()
+    }
+
+    /// The span of a call with these headers, if it has one.
+    pub(crate) fn span(&self, call: &'static Call, headers: &HeaderMap) -> Option<Box<Span>> {
+        self.admission.tracer.as_ref()?.call(call, headers)
     }
 
     pub(crate) fn start_draining(&self) {

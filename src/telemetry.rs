@@ -10,6 +10,7 @@ mod port;
 mod ratelimit;
 mod slabs;
 mod tls;
+mod traces;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub use self::ratelimit::MetricName;
 pub(crate) use self::ratelimit::{Hit, RatelimitMetrics};
 pub use self::slabs::{SlabAnswers, SlabUnits};
 use self::tls::TlsMetrics;
+pub(crate) use self::traces::TraceMetrics;
 
 /// Every metric, and the registry that prints them.
 #[derive(Debug)]
@@ -74,6 +76,7 @@ pub struct Metrics {
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
     pub(crate) tls: TlsMetrics,
+    pub(crate) traces: TraceMetrics,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
     pub(crate) limit_capacity: Family<LimitLabel, Gauge>,
     pub(crate) limit_debt: Family<LimitLabel, Gauge>,
@@ -122,6 +125,7 @@ impl Default for Metrics {
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
             tls: TlsMetrics::default(),
+            traces: TraceMetrics::default(),
             limit_used: Family::default(),
             limit_capacity: Family::default(),
             limit_debt: Family::default(),
@@ -240,6 +244,7 @@ impl Metrics {
         );
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
         self.tls.register(r);
+        self.traces.register(r);
         // There before the first mistake, or an alert on its increase would miss that one.
         for result in ["ok", "error"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));

@@ -51,6 +51,21 @@ pub struct ClientFiles {
     pub server_name: Option<ServerName<'static>>,
 }
 
+/// Where distributions keep the authorities that a machine trusts; the first is Debian's and Alpine's.
+const MACHINE_CA_FILES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+impl ClientFiles {
+    /// Trusts whom this machine trusts.
+    pub(crate) fn of_this_machine() -> Self {
+        let said = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+        let mut usual = MACHINE_CA_FILES.into_iter().map(PathBuf::from);
+        let first = usual.next().expect("there must be one");
+        let there = usual.find(|path| !first.exists() && path.exists());
+        Self { ca_file: said.or(there).unwrap_or(first), pair: None, server_name: None }
+    }
+}
+
 /// A certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PairFiles {

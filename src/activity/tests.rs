@@ -107,6 +107,27 @@ fn threads_lose_nothing() {
     assert_eq!(counted(&activity, By::Used), [row("hot", "d", 160_000)]);
 }
 
+/// What a decision may have to count is bounded, and it doesn't wait for somebody who looks.
+#[test]
+fn the_list_stays_short_and_grows_while_somebody_looks() {
+    let (activity, domain) = (Activity::default(), Arc::from("d"));
+    let limits: Vec<_> = (0..3 * COUNTED_MAX).map(|n| limit(&format!("k{n}"))).collect();
+    for limit in &limits[..COUNTED_MAX + 1] {
+        activity.admitted(limit, &domain, 1, 0);
+    }
+    assert_eq!(activity.pending.lock().len(), 1, "the first ones are counted");
+    let looking = activity.gathered.lock();
+    for limit in &limits[COUNTED_MAX + 1..] {
+        activity.admitted(limit, &domain, 1, 0);
+    }
+    assert_eq!(activity.pending.lock().len(), 2 * COUNTED_MAX, "nobody has waited");
+    drop(looking);
+    activity.admitted(&limits[0], &domain, 1, 0);
+    assert_eq!(activity.pending.lock().len(), COUNTED_MAX + 1, "one call counts a part of it");
+    let all: u64 = activity.top(By::Admitted, None, LIST_MAX, 0).iter().map(|it| it.count).sum();
+    assert_eq!(all, limits.len() as u64 + 1);
+}
+
 #[test]
 fn a_long_key_is_shown_by_its_beginning_and_its_id() {
     let key = LimitKey::new(&"ü".repeat(2_000));

@@ -11,6 +11,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
 
 use super::error::ApiError;
+use super::traced::{JSON, traced};
 use crate::api::error::{INVALID, WireError};
 use crate::api::{check, delivery, pb};
 use crate::service::Service;
@@ -32,8 +33,13 @@ static DESCRIPTORS: LazyLock<Descriptors> = LazyLock::new(|| {
 
 pub(crate) async fn post(
     State(service): State<Arc<Service>>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Response, ApiError> {
+) -> Response {
+    traced(&service, &JSON, &headers, answer(&service, body)).await
+}
+
+async fn answer(service: &Arc<Service>, body: Result<Bytes, BytesRejection>) -> Result<Response, ApiError> {
     let request = parse(&body?)?;
     let mut parsed = check::parse(&request, None)?;
     let checked = service.check(&mut parsed).await.map_err(WireError::from)?;

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use super::gate::Access;
+use super::traced::{RESERVE, RESERVE_BATCH, traced};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
 use crate::api::delivery;
@@ -38,11 +39,15 @@ pub(crate) async fn reserve(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    traced(&service, &RESERVE, &headers, answer_reserve(&service, &headers, &body)).await
+}
+
+async fn answer_reserve(service: &Arc<Service>, headers: &HeaderMap, body: &[u8]) -> Response {
     let (outcome, request);
-    match parse_reserve(&body) {
+    match parse_reserve(body) {
         Err(detail) => outcome = Err(ReserveError::Invalid(detail)),
         Ok((parsed, true)) => {
-            let outcome = match lease::parse_reserve(&parsed, request_id(&headers)) {
+            let outcome = match lease::parse_reserve(&parsed, request_id(headers)) {
                 Ok(ask) => service.queue_reserve(&ask).await,
                 Err(error) => Err(error),
             };
@@ -50,7 +55,7 @@ pub(crate) async fn reserve(
         }
         Ok((parsed, false)) => {
             request = parsed;
-            outcome = match lease::parse_reserve(&request, request_id(&headers)) {
+            outcome = match lease::parse_reserve(&request, request_id(headers)) {
                 Ok(ask) => service.reserve(&ask).await,
                 Err(error) => Err(error),
             };
@@ -119,9 +124,17 @@ pub(crate) async fn reserve_batch(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
     body: Bytes,
+) -> Response {
+    traced(&service, &RESERVE_BATCH, &headers, answer_reserve_batch(&service, &headers, &body)).await
+}
+
+async fn answer_reserve_batch(
+    service: &Arc<Service>,
+    headers: &HeaderMap,
+    body: &[u8],
 ) -> Result<Response, ApiError> {
-    let message = parse(&body).map_err(WireError::invalid)?;
-    let batch = ReserveBatch::parse(&message, request_id(&headers))?;
+    let message = parse(body).map_err(WireError::invalid)?;
+    let batch = ReserveBatch::parse(&message, request_id(headers))?;
     let outcomes = service.reserve_batch(batch.asks()).await;
     let (message, unsent) = lease::reserve_batch_response(outcomes);
     let mut answer = Json(message).into_response();

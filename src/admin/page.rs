@@ -3,7 +3,6 @@
 //! The files hold nothing of this server and are served without the token; the stream needs it like any read.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -12,13 +11,13 @@ use axum::response::sse;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tokio::time::MissedTickBehavior;
 
 use super::Admin;
 use super::config::ConfigView;
 use super::error::ApiError;
 use super::events;
 use super::limits::LimitView;
+use super::overviews::next_second;
 use super::top::HeavyView;
 use crate::activity::By;
 use crate::clock;
@@ -34,9 +33,6 @@ const STYLE: &str = include_str!("page/page.css");
 /// Nothing from elsewhere, nothing inline, in nobody's frame. The one image is the empty icon.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-/// How often an overview is sent.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 const LIMITS_SHOWN: usize = 200;
 const HEAVY_SHOWN: usize = 10;
@@ -77,7 +73,7 @@ pub(crate) struct LiveQuery {
     prefix: String,
 }
 
-/// Everything that the page shows, once a second.
+/// Everything that the page shows.
 #[derive(Serialize)]
 struct Overview<'o> {
     time: u64,
@@ -123,17 +119,17 @@ pub(crate) async fn live(
 }
 
 fn overviews(admin: Admin, listing: Listing) -> impl Stream<Item = Result<sse::Event, Infallible>> {
-    let mut ticks = tokio::time::interval(INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let state = (admin, listing, ticks);
-    let messages = stream::unfold(state, |(admin, listing, mut ticks)| async move {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = admin.service.watching_ends() => return None,
+    let is_first = true;
+    let messages = stream::unfold((admin, listing, is_first), |(admin, listing, is_first)| async move {
+        if !is_first {
+            tokio::select! {
+                () = next_second() => {}
+                () = admin.service.watching_ends() => return None,
+            }
         }
-        let text = overview(&admin, &listing).await;
+        let text = admin.overviews.get(&listing.prefix, overview(&admin, &listing)).await;
         let message = sse::Event::default().event("overview").data(text);
-        Some((Ok(message), (admin, listing, ticks)))
+        Some((Ok(message), (admin, listing, false)))
     });
     messages.fuse()
 }

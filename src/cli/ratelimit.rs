@@ -3,7 +3,6 @@
 //! Its variables become the settings that `serve` has; what Sluice adds is in `SLUICE_*`. Arguments mean nothing to that
 //! program, and are ignored here too. Refuses to know what the settings do.
 
-mod env;
 mod names;
 
 use std::ffi::OsString;
@@ -12,8 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use self::env::{Bad, Env};
 use super::check::print_problems;
+use super::env::{Bad, Env};
+use super::otel;
 use super::serve::start;
 use super::{ADMIN_TOKEN, LEDGER_TOKEN, complain, token};
 use crate::app::Options;
@@ -22,6 +22,7 @@ use crate::config::settings::value::{HostPort, LedgerUri, Listen, LogFormat, Log
 use crate::config::{self, Layout, LimitsIn, Runtime, Settings};
 use crate::state;
 use crate::tls::{ClientFiles, PairFiles, ServerFiles, ServerName};
+use crate::trace::options::{Otlp, Protocol, Sampler};
 
 /// The name under which the program takes the other's place.
 pub(super) const NAME: &str = "ratelimit";
@@ -29,6 +30,16 @@ pub(super) const NAME: &str = "ratelimit";
 /// Levels that the other program has under other names.
 const LEVELS: [(&str, LogLevel); 3] =
     [("panic", LogLevel::Error), ("fatal", LogLevel::Error), ("warning", LogLevel::Warn)];
+
+/// Where that program looks for a collector if nothing says so.
+const COLLECTOR: &str = "http://localhost:4318";
+
+/// What traces say of this process.
+const TRACED_AS: [(&str, &str); 3] = [
+    ("TRACING_SERVICE_NAME", "service.name"),
+    ("TRACING_SERVICE_NAMESPACE", "service.namespace"),
+    ("TRACING_SERVICE_INSTANCE_ID", "service.instance.id"),
+];
 
 pub(super) fn run(ignored: &[OsString]) -> ExitCode {
     let env = Env::of_process();
@@ -122,6 +133,39 @@ fn put_over(settings: &mut Settings, env: &Env) -> Result<(), Bad> {
     settings.log.format = env.parsed("LOG_FORMAT")?.unwrap_or(LogFormat::Text);
     if is_xds(env)? {
         settings.config.xds = Some(xds(env)?);
+    }
+    traces(&mut settings.telemetry.otlp, env)
+}
+
+/// That program's variables, beside those of OpenTelemetry which both have.
+fn traces(otlp: &mut Option<Otlp>, env: &Env) -> Result<(), Bad> {
+    let wanted =
+        env.text("TRACING_ENABLED").is_some().then(|| env.flag("TRACING_ENABLED", false)).transpose()?;
+    if wanted == Some(false) {
+        *otlp = None;
+        return Ok(());
+    }
+    otel::put_over(otlp, env)?;
+    if wanted == Some(true) && otlp.is_none() && !otel::is_off(env)? {
+        *otlp = Some(Otlp::to(COLLECTOR.parse().expect("it must be a URL")));
+    }
+    let Some(otlp) = otlp else { return Ok(()) };
+    match env.text("TRACING_EXPORTER_PROTOCOL") {
+        None => {}
+        Some("http") => otlp.protocol = Some(Protocol::Http),
+        Some("grpc") => otlp.protocol = Some(Protocol::Grpc),
+        Some(other) => {
+            return Err(Bad::new(
+                "TRACING_EXPORTER_PROTOCOL",
+                format!("must be http or grpc, not `{other}`"),
+            ));
+        }
+    }
+    if let Some(share) = env.parsed("TRACING_SAMPLING_RATE")? {
+        otlp.sampler = Sampler { share, ..Sampler::default() };
+    }
+    for (variable, name) in TRACED_AS {
+        env.text(variable).into_iter().for_each(|value| otlp.describe_else(name, value));
     }
     Ok(())
 }

@@ -8,6 +8,8 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::check::print_problems;
+use super::env::Env;
+use super::otel;
 use super::{ADMIN_TOKEN, HUB_TOKEN, LEDGER_TOKEN, ServeArgs, complain, token};
 use crate::app::{App, Options};
 use crate::config::settings::value::{LogFormat, old_and_new};
@@ -56,7 +58,7 @@ fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     {
         xds.must_answer = false;
     }
-    Ok(())
+    otel::put_over(&mut settings.telemetry.otlp, &Env::of_process()).map_err(|bad| bad.to_string())
 }
 
 /// Serves until a signal. `say` is called as soon as something can be logged.

@@ -3,8 +3,10 @@
 //! Flags and `SLUICE_*` variables are put over these by the command line, with the same value types. Refuses to know
 //! limits, and to read the files that it names: that is [`secret`]'s, when the server starts.
 
+pub mod leases;
 pub mod ratelimit;
 pub mod secret;
+pub mod telemetry;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -13,10 +15,12 @@ pub mod value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+pub use self::leases::Leases;
 pub use self::ratelimit::Xds;
 use self::ratelimit::{Config, ConnectionAge, InPlace, LimitHeaders, Metrics};
 use self::secret::Secret;
-use self::value::{LedgerUri, Listen, LogFormat, LogLevel, OnFailure, Share, Slabs, TransferIds};
+use self::telemetry::{Log, Telemetry};
+use self::value::{LedgerUri, Listen, OnFailure, Share, Slabs, TransferIds};
 use super::decode::{At, Fields, Sink, read_scalar};
 use super::problem::Problems;
 use super::shape::Shape;
@@ -48,6 +52,7 @@ pub struct Settings {
     pub limits: Limits,
     pub config: Config,
     pub metrics: Metrics,
+    pub telemetry: Telemetry,
     pub drain: Drain,
     pub log: Log,
     /// Only under the name `ratelimit`.
@@ -114,16 +119,6 @@ pub struct Ledger {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leases {
-    /// The first signs, all verify. None, and no file: one is made up at start.
-    pub secrets: Vec<Secret>,
-    /// The same, one a line.
-    pub secrets_file: Option<PathBuf>,
-    /// Leases that can be completed by their plain id.
-    pub book_max: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Distinct LimitKeys remembered; beyond that the coldest are forgotten, never their balances.
     pub dynamic_keys_max: usize,
@@ -133,12 +128,6 @@ pub struct Limits {
 pub struct Drain {
     /// Between the fall of readiness and the close of the gRPC port, while anybody is connected to it.
     pub wait_seconds: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Log {
-    pub format: LogFormat,
-    pub level: LogLevel,
 }
 
 impl Default for Grpc {
@@ -184,12 +173,6 @@ impl Ledger {
     }
 }
 
-impl Default for Leases {
-    fn default() -> Self {
-        Self { secrets: Vec::new(), secrets_file: None, book_max: 1_000_000 }
-    }
-}
-
 impl Default for Limits {
     fn default() -> Self {
         Self { dynamic_keys_max: 1_000_000 }
@@ -212,19 +195,33 @@ static FAMILY: &[&Shape] = &[
     &ADMIN,
     &HUB,
     &LEDGER,
-    &LEASES,
+    &leases::LEASES,
     &LIMITS,
     &CONFIG,
     &XDS,
     &METRICS,
+    &telemetry::TELEMETRY,
+    &telemetry::OTLP,
     &DRAIN,
-    &LOG,
+    &telemetry::LOG,
     &tls::SERVER,
     &tls::CLIENT,
 ];
 static FILE: Shape = Shape {
     name: "the file",
-    keys: &["grpc", "admin", "hub", "ledger", "leases", "limits", "config", "metrics", "drain", "log"],
+    keys: &[
+        "grpc",
+        "admin",
+        "hub",
+        "ledger",
+        "leases",
+        "limits",
+        "config",
+        "metrics",
+        "telemetry",
+        "drain",
+        "log",
+    ],
     family: FAMILY,
 };
 static GRPC: Shape =
@@ -247,14 +244,11 @@ static LEDGER: Shape = Shape {
     ],
     family: FAMILY,
 };
-static LEASES: Shape =
-    Shape { name: "`leases`", keys: &["secrets", "secrets_file", "book_max"], family: FAMILY };
 static LIMITS: Shape = Shape { name: "`limits`", keys: &["dynamic_keys_max"], family: FAMILY };
 static CONFIG: Shape = Shape { name: "`config`", keys: &["xds"], family: FAMILY };
 static XDS: Shape = Shape { name: "`xds`", keys: &["server", "node_id", "tls"], family: FAMILY };
 static METRICS: Shape = Shape { name: "`metrics`", keys: &["ratelimit_names"], family: FAMILY };
 static DRAIN: Shape = Shape { name: "`drain`", keys: &["wait_seconds"], family: FAMILY };
-static LOG: Shape = Shape { name: "`log`", keys: &["format", "level"], family: FAMILY };
 
 /// The settings of a file; the defaults if there is none, and for what it leaves out. And warnings.
 #[cfg(test)]
@@ -304,8 +298,8 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("ledger", &LEDGER) {
         fill_ledger(&mut settings.ledger, &fields);
     }
-    if let Some(fields) = fields.map("leases", &LEASES) {
-        fill_leases(&mut settings.leases, &fields);
+    if let Some(fields) = fields.map("leases", &leases::LEASES) {
+        leases::fill(&mut settings.leases, &fields);
     }
     if let Some(fields) = fields.map("limits", &LIMITS) {
         set(&mut settings.limits.dynamic_keys_max, count(&fields, "dynamic_keys_max", REMEMBERED_MAX));
@@ -316,10 +310,13 @@ fn fill(settings: &mut Settings, fields: &Fields<'_>) {
     if let Some(fields) = fields.map("metrics", &METRICS) {
         settings.metrics.ratelimit_names = fields.flag("ratelimit_names");
     }
+    if let Some(fields) = fields.map("telemetry", &telemetry::TELEMETRY) {
+        settings.telemetry.otlp = telemetry::otlp(&fields);
+    }
     if let Some(fields) = fields.map("drain", &DRAIN) {
         set(&mut settings.drain.wait_seconds, fields.whole("wait_seconds", 0..=DRAIN_WAIT_SECONDS_MAX));
     }
-    if let Some(fields) = fields.map("log", &LOG) {
+    if let Some(fields) = fields.map("log", &telemetry::LOG) {
         set(&mut settings.log.format, fields.parsed("format"));
         set(&mut settings.log.level, fields.parsed("level"));
     }
@@ -353,27 +350,6 @@ fn fill_uris(ledger: &mut Ledger, fields: &Fields<'_>) {
         Ok((uri, successor)) => (ledger.uri, ledger.successor) = (uri, successor),
         Err(message) => fields.mistake("uri", || message),
     }
-}
-
-fn fill_leases(leases: &mut Leases, fields: &Fields<'_>) {
-    for (value, at) in fields.list("secrets").iter() {
-        // What was written is never repeated in a complaint.
-        match &value.data {
-            Data::Scalar { text, .. } if !text.is_empty() && !value.is_null() => {
-                leases.secrets.push(Secret::new(text));
-                if text.len() < secret::BYTES_MIN {
-                    let message = format!("is short: {} bytes or more can't be guessed", secret::BYTES_MIN);
-                    fields.sink.warn(value.line, at, message);
-                }
-            }
-            _ => fields.sink.mistake(value.line, &at, || "must be a text that isn't empty"),
-        }
-    }
-    leases.secrets_file = path(fields, "secrets_file");
-    if leases.secrets_file.is_some() && !leases.secrets.is_empty() {
-        fields.mistake("secrets_file", || "can't stand beside `secrets`: it isn't clear which would sign");
-    }
-    set(&mut leases.book_max, count(fields, "book_max", REMEMBERED_MAX));
 }
 
 fn set<T>(to: &mut T, value: Option<T>) {

@@ -21,6 +21,7 @@ use tower::Service as _;
 
 use super::body::RequestBody;
 use super::head::Head;
+use super::traced::{SHOULD_RATE_LIMIT, note_failure};
 use super::unread::Unread;
 use super::{lease, rls};
 use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
@@ -135,7 +136,12 @@ impl Front {
                 let request_id = head.request_id(&parts.headers);
                 // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
                 // byte, which costs more than a second allocation.
-                Ok(match Box::pin(self.decide(message, request_id)).await {
+                let deciding = Box::pin(self.decide(message, request_id));
+                let decided = match self.service.span(&SHOULD_RATE_LIMIT, &parts.headers) {
+                    None => deciding.await,
+                    Some(span) => Box::pin(span.around(deciding)).await,
+                };
+                Ok(match decided {
                     Ok((response, unsent)) => plain(&response, unsent),
                     Err(status) => refusal(&status),
                 })
@@ -174,9 +180,11 @@ impl Front {
         message: Bytes,
         request_id: Option<&str>,
     ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
-        let message = pb::RateLimitRequest::decode(message)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        rls::should_rate_limit(&self.service, &message, request_id).await
+        let answered = match pb::RateLimitRequest::decode(message) {
+            Ok(message) => rls::should_rate_limit(&self.service, &message, request_id).await,
+            Err(error) => Err(Status::invalid_argument(error.to_string())),
+        };
+        answered.inspect_err(note_failure)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
+use super::traced::{QUEUE_RESERVE, RESERVE, RESERVE_BATCH};
 use super::watch::{Watching, unknown, watch};
 use crate::admission::Denial;
 use crate::api::REQUEST_ID;
@@ -18,6 +19,7 @@ use crate::api::queue::{self, NOT_IN_LINE};
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::service::Service;
 use crate::service::queue::Left;
+use crate::trace;
 
 pub(crate) const SERVICE_NAME: &str = pb::lease_service_server::SERVICE_NAME;
 
@@ -36,10 +38,10 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         request: Request<pb::ReserveRequest>,
     ) -> Result<Response<pb::ReserveResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let outcome = match lease::parse_reserve(&message, request_id(&metadata)) {
-            Ok(ask) => self.0.reserve(&ask).await,
-            Err(error) => Err(error),
-        };
+        let span = self.0.span(&RESERVE, metadata.as_ref());
+        let asking =
+            Box::pin(async { self.0.reserve(&lease::parse_reserve(&message, request_id(&metadata))?).await });
+        let outcome = trace::within(span, asking).await;
         let answer = lease::reserve_answer(outcome);
         let mut response = with_metadata(answer.message, answer.denial.as_ref());
         delivery::carry(response.extensions_mut(), answer.unsent);
@@ -51,10 +53,11 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         request: Request<pb::ReserveRequest>,
     ) -> Result<Response<pb::LeaseStatus>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let outcome = match lease::parse_reserve(&message, request_id(&metadata)) {
-            Ok(ask) => self.0.queue_reserve(&ask).await,
-            Err(error) => Err(error),
-        };
+        let span = self.0.span(&QUEUE_RESERVE, metadata.as_ref());
+        let asking = Box::pin(async {
+            self.0.queue_reserve(&lease::parse_reserve(&message, request_id(&metadata))?).await
+        });
+        let outcome = trace::within(span, asking).await;
         let answer = queue::reserve_answer(outcome);
         let mut response = with_metadata(answer.message, answer.denial.as_ref());
         delivery::carry(response.extensions_mut(), answer.unsent);
@@ -98,7 +101,8 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
     ) -> Result<Response<pb::ReserveBatchResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
         let batch = ReserveBatch::parse(&message, request_id(&metadata)).map_err(WireError::grpc)?;
-        let outcomes = self.0.reserve_batch(batch.asks()).await;
+        let span = self.0.span(&RESERVE_BATCH, metadata.as_ref());
+        let outcomes = trace::within(span, Box::pin(self.0.reserve_batch(batch.asks()))).await;
         let (results, unsent) = lease::reserve_batch_response(outcomes);
         Ok(delivery::response(results, unsent))
     }

@@ -11,11 +11,13 @@ use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::server::{Grpc, NamedService, UnaryService};
 
+use super::traced::{SHOULD_RATE_LIMIT, note_failure};
 use crate::api::delivery::{self, Unsent};
 use crate::api::error::WireError;
 use crate::api::{REQUEST_ID, check, pb};
 use crate::codec::{MESSAGE_BYTES_MAX, ProtoCodec};
 use crate::service::Service;
+use crate::trace;
 
 pub(crate) const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -73,7 +75,12 @@ impl UnaryService<pb::RateLimitRequest> for ShouldRateLimit {
         Box::pin(async move {
             let (metadata, _, message) = request.into_parts();
             let request_id = metadata.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-            let (response, unsent) = should_rate_limit(&service, &message, request_id).await?;
+            let span = service.span(&SHOULD_RATE_LIMIT, metadata.as_ref());
+            let answering = Box::pin(async {
+                let answered = should_rate_limit(&service, &message, request_id).await;
+                answered.inspect_err(note_failure)
+            });
+            let (response, unsent) = trace::within(span, answering).await?;
             Ok(delivery::response(response, unsent))
         })
     }

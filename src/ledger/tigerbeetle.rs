@@ -45,6 +45,7 @@ use crate::clock;
 use crate::limit::{LimitSpec, Overage};
 use crate::retry::schedule::paid_in_ms;
 use crate::telemetry::Metrics;
+use crate::trace;
 
 /// The handle.
 #[derive(Debug, Clone)]
@@ -116,7 +117,8 @@ impl TigerBeetle {
         }
         let (reply, answer) = oneshot::channel();
         let (chain_sent, kind) = (chain.clone(), WorkKind::Apply);
-        let work = Work { chain: chain_sent, kind, sum: None, reply: Some(reply), is_completion };
+        let link = trace::link();
+        let work = Work { chain: chain_sent, kind, sum: None, reply: Some(reply), is_completion, link };
         self.queue.try_send(work).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => self.queue_full(),
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),

@@ -56,6 +56,7 @@ impl Service {
         let _call = self.call();
         let snapshot = self.live.load_full();
         let plan = self.plan(&snapshot, ask.wants.iter().copied())?;
+        self.admission.trace_limits(&plan);
         if let Some(denial) = self.admission.never(&plan) {
             return Ok(self.no_place(denial));
         }
@@ -91,6 +92,7 @@ impl Service {
 
     fn no_place(&self, denial: Denial) -> QueueReserve {
         self.lease_api.denied(denial.reason);
+        self.admission.trace_queued(&self.lease_api_name, Some(&denial));
         QueueReserve::Denied(denial)
     }
 
@@ -106,6 +108,7 @@ impl Service {
         });
         let grant = self.grant(ask, lease, undo)?;
         self.lease_api.allowed(Reason::Allowed);
+        self.admission.trace_queued(&self.lease_api_name, None);
         Ok(self.granted(ask, grant))
     }
 

@@ -94,6 +94,7 @@ impl Service {
         let (domain, now_ms) = (&self.lease_api_name, clock::monotonic_ms());
         let asked = Asked { snapshot: &snapshot, plan: &plan, name, domain, is_retry: false, now_ms };
         let decided = self.admission.admit(&asked).await;
+        self.admission.trace(domain, &decided);
         let decision = decided.map_err(|error| match error {
             DecideError::Ledger(error) => ReserveError::Ledger(error),
             DecideError::Invalid(error) => ReserveError::Ledger(LedgerError::Unavailable(error.to_string())),

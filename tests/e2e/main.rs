@@ -7,6 +7,9 @@
 mod ads;
 #[path = "../support/authority.rs"]
 mod authority;
+#[path = "../support/collector.rs"]
+#[allow(dead_code, reason = "shared with the other test binary")]
+mod collector;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared with the other test binary")]
 mod http;
@@ -44,5 +47,6 @@ mod manifests;
 mod options;
 mod retries;
 mod tls;
+mod traced;
 #[cfg(feature = "tigerbeetle")]
 mod tour;

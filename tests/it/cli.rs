@@ -391,6 +391,7 @@ async fn help_teaches() {
                 "SIGTERM",
                 "Examples:",
                 "unix:/",
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
             ],
         ),
         (&["check", "--help"], &["--config-dir", "SLUICE_CONFIG_DIR", "exits 1"]),

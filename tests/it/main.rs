@@ -12,6 +12,8 @@
 mod ads;
 #[path = "../support/authority.rs"]
 mod authority;
+#[path = "../support/collector.rs"]
+mod collector;
 #[path = "../support/fleet.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod fleet;
@@ -49,6 +51,7 @@ mod tls;
 mod tls_cli;
 mod tls_files;
 mod top;
+mod traces;
 mod watching;
 
 mod live;

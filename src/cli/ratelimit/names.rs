@@ -1,9 +1,10 @@
 //! The variables of envoyproxy/ratelimit that mean nothing to Sluice, so that whoever sets one hears of it.
 
-use super::env::Env;
+use crate::cli::env::Env;
+use crate::cli::otel;
 
 /// All that begin so: stores that Sluice doesn't have, and ways to send statistics.
-const PREFIXES: [&str; 6] = ["REDIS_", "MEMCACHE_", "STATSD_", "USE_DOG_STATSD", "TRACING_", "OTEL_"];
+const PREFIXES: [&str; 5] = ["REDIS_", "MEMCACHE_", "STATSD_", "USE_DOG_STATSD", "OTEL_"];
 
 const NAMES: [&str; 25] = [
     "BACKEND_TYPE",
@@ -35,7 +36,9 @@ const NAMES: [&str; 25] = [
 
 /// Those that are set, by name. Values may be secrets.
 pub(super) fn unused(env: &Env) -> Vec<String> {
-    let is_unused =
-        |name: &&str| NAMES.contains(name) || PREFIXES.iter().any(|start| name.starts_with(start));
+    let is_unused = |name: &&str| {
+        let begins_so = PREFIXES.iter().any(|start| name.starts_with(start));
+        NAMES.contains(name) || begins_so && !otel::NAMES.contains(name)
+    };
     env.names().filter(is_unused).map(str::to_owned).collect()
 }

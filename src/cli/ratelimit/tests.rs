@@ -134,3 +134,50 @@ fn files_are_looked_for_where_that_program_looks() {
         [("RUNTIME_ROOT", "/data"), ("RUNTIME_SUBDIRECTORY", "rl"), ("RUNTIME_IGNOREDOTFILES", "true")];
     assert_eq!(of(&named), ("/data/rl".to_owned(), "config".to_owned(), false));
 }
+
+#[test]
+fn traces_as_that_program_has_them() {
+    let traces = |variables: &[(&str, &str)]| settings(variables).map(|settings| settings.telemetry.otlp);
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317");
+    assert_eq!(traces(&[]), Ok(None));
+    assert_eq!(traces(&[endpoint, ("TRACING_ENABLED", "false")]), Ok(None));
+    assert_eq!(traces(&[("TRACING_ENABLED", "true"), ("OTEL_SDK_DISABLED", "true")]), Ok(None));
+    assert_eq!(traces(&[("TRACING_ENABLED", "true")]), Ok(Some(Otlp::to(COLLECTOR.parse().unwrap()))));
+    let otlp = traces(&[
+        endpoint,
+        ("TRACING_ENABLED", "true"),
+        ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+        ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
+        ("TRACING_SERVICE_INSTANCE_ID", "a-pod"),
+        ("TRACING_SAMPLING_RATE", "0.1"),
+        ("OTEL_SERVICE_NAME", "mine"),
+    ])
+    .unwrap()
+    .unwrap();
+    assert_eq!((otlp.protocol, otlp.sampler.heeds_parent), (Some(Protocol::Grpc), true));
+    assert_eq!(otlp.sampler.share, "0.1".parse().unwrap());
+    let resource: Vec<_> =
+        otlp.resource.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(
+        resource,
+        [
+            ("service.name", "mine"),
+            ("service.namespace", "envoy-gateway-system"),
+            ("service.instance.id", "a-pod")
+        ]
+    );
+    for (variable, value) in [
+        ("TRACING_ENABLED", "perhaps"),
+        ("TRACING_EXPORTER_PROTOCOL", "udp"),
+        ("TRACING_SAMPLING_RATE", "11"),
+    ] {
+        let complaint = traces(&[endpoint, (variable, value)]).unwrap_err();
+        assert!(complaint.starts_with(&format!("{variable}: must be ")), "{complaint}");
+    }
+    let env: Env =
+        [("OTEL_SERVICE_NAME", "x"), ("OTEL_BSP_MAX_QUEUE_SIZE", "1"), ("TRACING_ENABLED", "true")]
+            .into_iter()
+            .collect();
+    assert_eq!(names::unused(&env), ["OTEL_BSP_MAX_QUEUE_SIZE"]);
+}

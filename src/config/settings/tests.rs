@@ -1,9 +1,11 @@
 //! Good and bad settings.
 
 use super::secret::{check_admin_exposure, read_secrets, read_token};
+use super::value::{LogFormat, LogLevel};
 use super::*;
 use crate::config::Problem;
 use crate::tls::PairFiles;
+use crate::trace::options::Otlp;
 
 fn load(text: &str) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     load_settings(Some(&Document { name: "s".into(), text: text.to_owned() }))
@@ -74,6 +76,38 @@ log: {format: json, level: debug}
     assert_eq!(lines(&warnings), "s:14: leases.secrets[1]: is short: 16 bytes or more can't be guessed");
     let (settings, _) = load("leases: {secrets_file: a/b}").unwrap();
     assert_eq!(settings.leases.secrets_file, Some("a/b".into()));
+}
+
+#[test]
+fn where_traces_go() {
+    assert_eq!(load("telemetry: {}").unwrap().0.telemetry.otlp, None);
+    let (settings, _) = load("telemetry: {otlp: {endpoint: 'http://collector:4317'}}").unwrap();
+    let mut otlp = Otlp::to("http://collector:4317".parse().unwrap());
+    assert_eq!(settings.telemetry.otlp.as_ref(), Some(&otlp));
+    let (settings, _) =
+        load("telemetry: {otlp: {endpoint: 'http://collector:4317', sampling: 0.25}}").unwrap();
+    otlp.sampler.share = "0.25".parse().unwrap();
+    assert_eq!(settings.telemetry.otlp, Some(otlp));
+    let problems = load(
+        "telemetry:\n  otlp:\n    endpoint: collector:4317\n    sampling: 2\n    samplings: 1\n  metrics: {}\n",
+    );
+    let url = "must be a URL, as in http://collector:4317 or https://collector:4318/v1/traces";
+    assert_eq!(
+        lines(&problems.unwrap_err()),
+        format!(
+            "s:3: telemetry.otlp.endpoint: {url}\n\
+             s:4: telemetry.otlp.sampling: must be a number from 0 to 1, as in 0.1\n\
+             s:5: telemetry.otlp.samplings: is not a key of `otlp`; did you mean `sampling`?\n\
+             s:6: telemetry.metrics: is a key of the file, not of `telemetry`"
+        )
+    );
+    let problems = load("telemetry: {otlp: {sampling: 1}}").unwrap_err();
+    assert_eq!(
+        lines(&problems),
+        "s:1: telemetry.otlp.endpoint: is missing: the URL of a collector, as in http://collector:4317"
+    );
+    let problems = load("telemetry: {otlp: {endpoint: 'http://c:1', tls: {ca_file: a}}}").unwrap_err();
+    assert_eq!(lines(&problems), "s:1: telemetry.otlp.tls: is for an endpoint that begins with https://");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! * What was lost with its stream may have been done. A name that only this sidecar knows is given back; one that others
 //!   may know is left alone, because they may have been admitted on it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::AHashMap;
@@ -22,6 +23,7 @@ use super::pb::answer::What as Answer;
 use super::pb::ask::What as Ask;
 use crate::ledger::Chain;
 use crate::limit::LimitId;
+use crate::trace::{self, Batch, Link};
 
 /// The stream ended before the answer came: it may have been done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +34,19 @@ type Reply = Result<Answer, Lost>;
 /// What the stream sends next.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    Ask { number: u64, what: Ask },
+    /// With the call that it is for, if that has a span.
+    Ask {
+        number: u64,
+        what: Ask,
+        link: Option<Link>,
+    },
     Left(u64),
 }
 
 #[derive(Debug)]
 enum Waiting {
-    Caller(oneshot::Sender<Reply>),
+    /// With the span of the message that it was sent with.
+    Caller(oneshot::Sender<Reply>, Option<Arc<Batch>>),
     /// Its caller has left, and nobody has an answer yet.
     Gone(Box<Chain>),
     /// The answer came while its caller was leaving; the caller takes it from here and gives back what it holds.
@@ -114,21 +122,21 @@ impl Peer {
     /// Asks. `None` if too much waits already.
     pub(super) fn ask<'p>(&'p self, what: Ask, chain: Option<&'p Chain>) -> Option<Asked<'p>> {
         let (reply, answer) = oneshot::channel();
-        let number = self.enqueue(what, Waiting::Caller(reply))?;
+        let number = self.enqueue(what, Waiting::Caller(reply, None), trace::link())?;
         Some(Asked { peer: self, number, answer, chain, is_open: true })
     }
 
     /// Gives back; false if too much waits already.
     pub(super) fn give_back(&self, chain: Chain) -> bool {
         let what = Ask::GiveBack(super::wire::chain(&chain));
-        self.enqueue(what, Waiting::GivingBack(Box::new(chain))).is_some()
+        self.enqueue(what, Waiting::GivingBack(Box::new(chain)), None).is_some()
     }
 
-    fn enqueue(&self, what: Ask, waiting: Waiting) -> Option<u64> {
+    fn enqueue(&self, what: Ask, waiting: Waiting, link: Option<Link>) -> Option<u64> {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         // Inserted before the ask is queued: otherwise the answer could come first.
         self.waiting.lock().insert(number, waiting);
-        if self.queue.try_send(Outgoing::Ask { number, what }).is_err() {
+        if self.queue.try_send(Outgoing::Ask { number, what, link }).is_err() {
             self.waiting.lock().remove(&number);
             return None;
         }
@@ -156,11 +164,20 @@ impl Peer {
         }
     }
 
+    /// It was sent with others. Their span ends when all of them are answered, or lost.
+    pub(super) fn sent_in(&self, number: u64, batch: &Arc<Batch>) {
+        if let Some(Waiting::Caller(_, place)) = self.waiting.lock().get_mut(&number) {
+            *place = Some(Arc::clone(batch));
+        }
+    }
+
     /// An answer has come.
     pub(super) fn answered(&self, number: u64, answer: Answer) -> Undo {
         let mut waiting = self.waiting.lock();
         match waiting.remove(&number) {
-            Some(Waiting::Caller(reply)) => {
+            Some(Waiting::Caller(reply, batch)) => {
+                // Before its caller hears of it, so that the batch's span is part of what is sent at the end.
+                drop(batch);
                 if let Err(unread) = reply.send(Ok(answer)) {
                     waiting.insert(number, Waiting::Unread(unread));
                 }
@@ -178,7 +195,7 @@ impl Peer {
         let mut orphans = Vec::new();
         for (number, it) in lost {
             match it {
-                Waiting::Caller(reply) => {
+                Waiting::Caller(reply, _) => {
                     if let Err(unread) = reply.send(Err(Lost)) {
                         waiting.insert(number, Waiting::Unread(unread));
                     }
@@ -196,7 +213,7 @@ impl Peer {
         let mut waiting = self.waiting.lock();
         let undo = match (waiting.remove(&number), chain) {
             (Some(Waiting::Unread(reply)), Some(chain)) => undo_of_reply(reply, chain),
-            (Some(Waiting::Caller(_)), Some(chain)) => {
+            (Some(Waiting::Caller(..)), Some(chain)) => {
                 waiting.insert(number, Waiting::Gone(Box::new(chain.clone())));
                 // If the queue is full, the hub is not told, and the answer decides later.
                 drop(self.queue.try_send(Outgoing::Left(number)));

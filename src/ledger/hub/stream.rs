@@ -18,6 +18,7 @@ use super::pb::ledger_service_client::LedgerServiceClient;
 use super::peer::{Outgoing, Peer, State, Undo};
 use super::{Shared, homes, pb, wire};
 use crate::retry::backoff::Backoff;
+use crate::trace::{Batch, Link};
 
 /// How often it is looked whether a hub has said anything. It is asked to every second time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -159,7 +160,7 @@ impl Stream<'_> {
     /// What has gathered, as far as it fits; `None` if nothing of it is worth sending any more.
     fn message(&mut self) -> Option<pb::SidecarMessage> {
         let mut message = pb::SidecarMessage::default();
-        let mut bytes = 0;
+        let (mut bytes, mut traced) = (0, Vec::new());
         while bytes < BYTES_PER_MESSAGE
             && let Some(outgoing) = self.next.pop_front()
         {
@@ -168,12 +169,16 @@ impl Stream<'_> {
             }
             match outgoing {
                 Outgoing::Left(number) => message.left.push(number),
-                Outgoing::Ask { number, what } => {
+                Outgoing::Ask { number, what, link } => {
+                    traced.extend(link.map(|link| (number, link)));
                     let ask = pb::Ask { number, what: Some(what) };
                     bytes += ask.encoded_len();
                     message.asks.push(ask);
                 }
             }
+        }
+        if !traced.is_empty() {
+            self.trace(message.asks.len(), traced);
         }
         if std::mem::take(&mut self.is_ping_due) {
             self.pings += 1;
@@ -185,6 +190,16 @@ impl Stream<'_> {
         }
         let is_empty = message.asks.is_empty() && message.left.is_empty() && message.ping == 0;
         (!is_empty).then_some(message)
+    }
+
+    /// A message with asks for calls that have spans has one too.
+    #[cold]
+    fn trace(&self, asks: usize, traced: Vec<(u64, Link)>) {
+        let (numbers, links): (Vec<u64>, Vec<Link>) = traced.into_iter().unzip();
+        let batch = Batch::begin("hub", asks, &links).map(Arc::<Batch>::from);
+        for (number, batch) in numbers.into_iter().zip(batch.iter().cycle()) {
+            self.peer.sent_in(number, batch);
+        }
     }
 
     fn hear(&mut self, message: pb::HubMessage) {

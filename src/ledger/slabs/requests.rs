@@ -7,8 +7,12 @@ use ahash::AHashMap;
 /// How long an id is remembered: as long as its name in the ledger would be the same.
 const REMEMBERED_MS: u64 = 1 << 16;
 
-/// The last so many: about 30 MB with what is said to each.
+/// The last so many, those that failed too: about 30 MB with what is said to each.
 pub const IDS_MAX: usize = 1 << 18;
+
+/// Old ids that one call forgets at most. Each call adds one, so that they become fewer; and no call pays for all that came
+/// before a pause.
+const FORGET_MAX: usize = 4;
 
 /// What is known of an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,13 +24,20 @@ pub enum Seen<V> {
     Answered(V),
 }
 
-/// Ids in the order in which they first came.
+/// Ids in the order in which they first came. No call takes longer the more ids there are.
 #[derive(Debug)]
 pub struct Requests<V> {
-    /// Nothing is known yet of the answer of those under way.
-    answers: AHashMap<u128, Option<V>>,
+    answers: AHashMap<u128, Known<V>>,
+    /// When each came. One that failed stays here, and means nothing any more.
     order: VecDeque<(u64, u128)>,
     ids_max: usize,
+}
+
+#[derive(Debug)]
+struct Known<V> {
+    came_ms: u64,
+    /// `None` while it is under way.
+    answer: Option<V>,
 }
 
 impl<V: Clone> Requests<V> {
@@ -37,14 +48,15 @@ impl<V: Clone> Requests<V> {
     pub fn begin(&mut self, id: u128, now_ms: u64) -> Seen<V> {
         self.forget_old(now_ms);
         match self.answers.get(&id) {
-            Some(None) => return Seen::UnderWay,
-            Some(Some(answer)) => return Seen::Answered(answer.clone()),
+            Some(known) if is_old(known.came_ms, now_ms) => {}
+            Some(Known { answer: None, .. }) => return Seen::UnderWay,
+            Some(Known { answer: Some(answer), .. }) => return Seen::Answered(answer.clone()),
             None => {}
         }
-        while self.order.len() >= self.ids_max {
+        if self.order.len() >= self.ids_max {
             self.forget_first();
         }
-        self.answers.insert(id, None);
+        self.answers.insert(id, Known { came_ms: now_ms, answer: None });
         self.order.push_back((now_ms, id));
         Seen::New
     }
@@ -52,30 +64,31 @@ impl<V: Clone> Requests<V> {
     /// The first call was answered; with `None` it failed or its caller left, and the next one is a first call again.
     pub fn end(&mut self, id: u128, answer: Option<V>) {
         // It may have been pushed out by newer ones meanwhile.
-        let Some(place) = self.answers.get_mut(&id) else { return };
+        let Some(known) = self.answers.get_mut(&id) else { return };
         if answer.is_some() {
-            *place = answer;
+            known.answer = answer;
         } else {
             self.answers.remove(&id);
-            if let Some(at) = self.order.iter().rposition(|(_, other)| *other == id) {
-                self.order.remove(at);
-            }
         }
     }
 
     pub fn is_under_way(&self, id: u128) -> bool {
-        self.answers.get(&id).is_some_and(Option::is_none)
+        self.answers.get(&id).is_some_and(|known| known.answer.is_none())
     }
 
     fn forget_old(&mut self, now_ms: u64) {
-        while self.order.front().is_some_and(|(came_ms, _)| now_ms.saturating_sub(*came_ms) >= REMEMBERED_MS)
-        {
+        for _ in 0..FORGET_MAX {
+            if self.order.front().is_none_or(|(came_ms, _)| !is_old(*came_ms, now_ms)) {
+                return;
+            }
             self.forget_first();
         }
     }
 
     fn forget_first(&mut self) {
-        if let Some((_, id)) = self.order.pop_front() {
+        let Some((came_ms, id)) = self.order.pop_front() else { return };
+        // One that failed, or was old, may have come again since.
+        if self.answers.get(&id).is_some_and(|known| known.came_ms == came_ms) {
             self.answers.remove(&id);
         }
     }
@@ -87,6 +100,10 @@ impl<V: Clone> Requests<V> {
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
+}
+
+fn is_old(came_ms: u64, now_ms: u64) -> bool {
+    now_ms.saturating_sub(came_ms) >= REMEMBERED_MS
 }
 
 #[cfg(test)]
@@ -113,7 +130,46 @@ mod tests {
         assert_eq!(requests.begin(7, 0), Seen::New);
         requests.end(9, None);
         requests.end(8, Some(()));
-        assert_eq!((requests.len(), requests.order.len()), (2, 2));
+        assert_eq!(requests.len(), 2);
+    }
+
+    #[test]
+    fn one_that_failed_and_came_again_is_remembered_from_then_on() {
+        let mut requests = Requests::new(10);
+        requests.begin(7, 0);
+        requests.end(7, None);
+        requests.begin(7, 1_000);
+        requests.end(7, Some("yes"));
+        // Its first coming is old now, and is forgotten; its second is not.
+        assert_eq!(requests.begin(8, REMEMBERED_MS), Seen::New);
+        assert_eq!(requests.begin(7, REMEMBERED_MS), Seen::Answered("yes"));
+        assert_eq!(requests.begin(7, REMEMBERED_MS + 1_000), Seen::New);
+    }
+
+    #[test]
+    fn after_a_pause_old_ids_mean_nothing_and_go_a_few_at_a_time() {
+        let mut requests = Requests::new(100);
+        for id in 0..100 {
+            requests.begin(id, 0);
+            requests.end(id, Some(id));
+        }
+        assert_eq!(requests.begin(99, REMEMBERED_MS), Seen::New);
+        assert_eq!(requests.len(), 100 - FORGET_MAX);
+        for id in 1_000..1_050 {
+            assert_eq!(requests.begin(id, REMEMBERED_MS), Seen::New);
+        }
+        assert_eq!((requests.len(), requests.order.len()), (51, 51), "only the new ones are left");
+        assert!(requests.is_under_way(99));
+    }
+
+    #[test]
+    fn those_that_fail_take_no_more_memory_than_others() {
+        let mut requests = Requests::<()>::new(3);
+        for id in 0..100 {
+            requests.begin(id, 0);
+            requests.end(id, None);
+        }
+        assert_eq!((requests.len(), requests.order.len()), (0, 3));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::sum::Sum;
 use crate::ledger::{Chain, LedgerError, Outcome, Verdict};
+use crate::trace::Link;
 
 /// What is written to the queue.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) struct Work {
     pub reply: Option<Reply>,
     /// It stays whatever becomes of its caller, who will send it again.
     pub is_completion: bool,
+    /// The call that it is for, if that has a span.
+    pub link: Option<Link>,
 }
 
 pub(super) type Reply = oneshot::Sender<Result<ChainAnswer, LedgerError>>;
@@ -42,7 +45,7 @@ pub(super) enum WorkKind {
 
 impl Work {
     pub(super) fn give_back(chain: Chain, sum: Option<Arc<Sum>>) -> Self {
-        Self { chain, kind: WorkKind::GiveBack, sum, reply: None, is_completion: false }
+        Self { chain, kind: WorkKind::GiveBack, sum, reply: None, is_completion: false, link: None }
     }
 
     pub(super) fn answer(self, answer: Result<Outcome, LedgerError>) {

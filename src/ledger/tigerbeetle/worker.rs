@@ -29,6 +29,7 @@ use super::work::{Work, WorkKind};
 use crate::clock;
 use crate::ledger::{LedgerError, Outcome, Refusal, Verdict};
 use crate::retry::backoff::Backoff;
+use crate::trace;
 
 /// The cluster drops the session that was silent longest, so one that has nothing to do says something.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -61,6 +62,8 @@ struct Sent {
     transfers: Arc<[tb::Transfer]>,
     /// An earlier sending may have landed.
     is_resent: bool,
+    /// If one of the calls in it has one.
+    span: Option<Box<trace::Batch>>,
 }
 
 /// Why the worker woke.
@@ -184,7 +187,7 @@ impl Worker<'_> {
 
     /// One request: gather, send, settle.
     async fn turn(&mut self) {
-        let Some(sent) = self.unanswered.take().or_else(|| self.gather()) else { return };
+        let Some(mut sent) = self.unanswered.take().or_else(|| self.gather()) else { return };
         if sent.transfers.len() > self.events_max {
             // The server was replaced by one that takes smaller requests, so this request was never applied there.
             return self.fail(sent.batch, "the server takes smaller requests now");
@@ -196,11 +199,15 @@ impl Worker<'_> {
         self.shared.metrics.ledger_batch_seconds.observe(started.elapsed().as_secs_f64());
         match answer {
             Ok(failures) => {
+                drop(sent.span);
                 let settled = sent.batch.settle(failures, sent.is_resent, clock::monotonic_ms());
                 self.settle_all(settled);
                 self.look_up_takes().await;
             }
-            Err(SessionError::Refused(reason)) => self.fail(sent.batch, &reason),
+            Err(SessionError::Refused(reason)) => {
+                sent.span.iter_mut().for_each(|span| span.fail(&*reason));
+                self.fail(sent.batch, &reason);
+            }
             Err(error) => {
                 tracing::warn!(%error, "a batch will be sent again");
                 self.unanswered = Some(Sent { is_resent: sent.is_resent || error.is_lost(), ..sent });
@@ -211,12 +218,14 @@ impl Worker<'_> {
     /// What goes into the next request.
     fn gather(&mut self) -> Option<Sent> {
         let mut batch = Batch::new(self.events_max, self.shared.options.sums);
+        let mut links = Vec::new();
         while let Some(work) = self.inbox.next.pop_front() {
             if !batch.has_room(&work) {
                 self.inbox.next.push_front(work);
                 break;
             }
-            if let Some(work) = self.admit(work) {
+            if let Some(mut work) = self.admit(work) {
+                links.extend(work.link.take());
                 batch.push(work);
             }
         }
@@ -229,7 +238,8 @@ impl Worker<'_> {
             monotonic_ms: clock::monotonic_ms(),
             entropy: || fastrand::u128(..),
         });
-        Some(Sent { batch, transfers: transfers.into(), is_resent: false })
+        let span = trace::Batch::begin("tigerbeetle", transfers.len(), &links);
+        Some(Sent { batch, transfers: transfers.into(), is_resent: false, span })
     }
 
     /// What may go to the ledger now. Those that left are dropped, those whose accounts aren't ready go elsewhere.

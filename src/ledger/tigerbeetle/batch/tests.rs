@@ -80,11 +80,18 @@ fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));
     let chain = Chain { lease, keep, transfers: transfers.collect() };
-    Work { chain, kind: WorkKind::Apply, sum: None, reply: None, is_completion: false }
+    Work { chain, kind: WorkKind::Apply, sum: None, reply: None, is_completion: false, link: None }
 }
 
 fn copy(work: &Work) -> Work {
-    Work { chain: work.chain.clone(), kind: work.kind, sum: None, reply: None, is_completion: false }
+    Work {
+        chain: work.chain.clone(),
+        kind: work.kind,
+        sum: None,
+        reply: None,
+        is_completion: false,
+        link: None,
+    }
 }
 
 /// What everybody was told, by name; and what is held in sums.

@@ -1,4 +1,5 @@
-//! The environment as envoyproxy/ratelimit reads it: an empty variable is one that isn't set, flags and numbers are Go's.
+//! The environment as other programs read it, which Sluice stands in for or stands beside: an empty variable is one that isn't
+//! set, flags and numbers are Go's.
 //!
 //! Every complaint names its variable. Refuses to know any particular one.
 
