@@ -83,7 +83,7 @@ pub fn unix_ms() -> u64 {
 
 /// Nanoseconds since 1970, until the year 2554: for traces.
 pub(crate) fn unix_ns() -> u64 {
-    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
+    VIRTUAL.get().map_or_else(|| nanos(since_1970()), |time| time.now_ms.saturating_mul(NS_PER_MS))
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the file that may")]

@@ -116,6 +116,7 @@ impl Side {
             accounts: Accounts::with_hash(keys_max, hash.clone()),
             share: Arc::default(),
             activity: Activity::default(),
+            tracer: None,
             metrics: Arc::clone(&metrics),
         };
         let now_ms = clock::unix_ms();
