@@ -120,6 +120,11 @@ impl<A: Tallied> Activity<A> {
         }
     }
 
+    /// Forgets who is listed, for whoever never gathers. Those limits stay listed, so that they don't come back.
+    pub(crate) fn ignore(&self) {
+        self.pending.lock().clear();
+    }
+
     /// Counts what was noted since, and tells of the denials. Once a second.
     pub(crate) fn gather(&self, now_ms: u64, now_unix_ms: u64) {
         self.count_all(now_ms);

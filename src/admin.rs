@@ -15,6 +15,7 @@
 //! | `GET /v1/peers` | the sidecars of a hub, and what their slabs hold |
 //! | `GET /v1/top` | the heaviest limits of the last minutes: `by=denied`, `admitted` or `used`, `domain`, `limit` |
 //! | `GET /v1/events` | denials, reloads and the ledger as they happen, as server-sent events |
+//! | `GET /v1/record` | every request as it is decided, a line each, for `sluice record`: `sample`, `hash_values` |
 //! | `POST /v1/explain` | what a request of `/json` would meet, charging nothing |
 //! | `GET /v1/config` | version, files, problems |
 //! | `GET /v1/ledger` | the ledgers in use; while one replaces another, from when on it alone knows enough |
@@ -45,6 +46,7 @@ mod overviews;
 mod page;
 mod peer;
 mod peers;
+mod record;
 mod retry;
 mod rlconfig;
 mod top;
@@ -167,6 +169,7 @@ fn router(admin: Admin, gate: Gate) -> Router {
         .route("/v1/leases/{id}", get(lease::one).delete(lease::leave))
         .route("/v1/top", get(top::get))
         .route("/v1/events", get(events::get))
+        .route("/v1/record", get(record::get))
         .route("/v1/explain", post(explain::post))
         .route("/v1/limits", get(limits::list).merge(written))
         .route("/v1/limits/{key}", get(limits::one).merge(delete(limits::delete)))

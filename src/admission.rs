@@ -152,7 +152,19 @@ impl Admission {
         now_ms: u64,
     ) -> Result<Decision, DecideError> {
         let plan = snapshot.registry.plan(request.domain, request.asks, &self.accounts)?;
-        if let Err(hint) = within_budget(snapshot, domain, request, &plan, now_ms) {
+        self.decide_plan(snapshot, domain, request, &plan, now_ms).await
+    }
+
+    /// What follows the plan of a request.
+    pub(crate) async fn decide_plan(
+        &self,
+        snapshot: &Snapshot,
+        domain: &Domain,
+        request: &Request<'_, '_>,
+        plan: &Plan,
+        now_ms: u64,
+    ) -> Result<Decision, DecideError> {
+        if let Err(hint) = within_budget(snapshot, domain, request, plan, now_ms) {
             return Ok(Decision::out_of_budget(request.asks.len(), hint.ms));
         }
         if plan.descriptors.iter().all(|wanted| *wanted == Wanted::Bare) {
@@ -160,7 +172,7 @@ impl Admission {
         }
         let name = request.request_id.map_or(Name::Fresh, Name::Request);
         let is_retry = request.is_retry;
-        self.admit(&Asked { snapshot, plan: &plan, name, domain: &domain.name, is_retry, now_ms }).await
+        self.admit(&Asked { snapshot, plan, name, domain: &domain.name, is_retry, now_ms }).await
     }
 
     /// What follows the plan, for those who know what they want.
@@ -255,7 +267,8 @@ impl Admission {
             if members.is_empty() {
                 return Ok(Reserved::Held(lease));
             }
-            let Outcome { verdict, available, .. } = self.ledger.apply(&chain).await?;
+            let Outcome { verdict, available, decided_at_ns, .. } = self.ledger.apply(&chain).await?;
+            findings.decided_at_ns = decided_at_ns;
             for (&member, available) in members.iter().zip(available) {
                 findings.available[member] = Some(available);
             }

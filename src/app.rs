@@ -3,7 +3,7 @@
 //! Used by the binary and, on port 0, by tests. Refuses to know command lines and signals.
 
 mod hub;
-mod ledger;
+pub(crate) mod ledger;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

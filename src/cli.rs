@@ -12,8 +12,11 @@ mod env;
 mod explain;
 mod import;
 mod otel;
+mod progress;
 mod ratelimit;
+mod record;
 mod serve;
+mod simulate;
 mod text;
 mod top;
 mod try_it;
@@ -84,6 +87,16 @@ enum Command {
     /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
     #[command(after_help = TOP_HELP)]
     Top(TopArgs),
+    /// Say what limits would have done to traffic: logs, or made-up clients
+    ///
+    /// Decides with the code of a server on the memory ledger, on virtual time. Exits 1 on mistakes.
+    #[command(after_help = simulate::HELP)]
+    Simulate(simulate::SimulateArgs),
+    /// Write what a running server is asked into files that `simulate` reads
+    ///
+    /// Ends with a signal, or after --seconds. Requests that come faster than they can be written are missed and counted.
+    #[command(after_help = record::HELP)]
+    Record(record::RecordArgs),
     /// Print a script that completes commands and flags in a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
@@ -343,6 +356,8 @@ impl Cli {
             Command::Bench(args) => bench::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Top(args) => top::run(&args),
+            Command::Simulate(args) => simulate::run(args),
+            Command::Record(args) => record::run(&args),
             Command::Completions { shell } => describe::completions(shell),
             Command::Man => describe::man(),
         }

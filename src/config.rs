@@ -9,14 +9,14 @@ mod retry;
 pub mod settings;
 
 mod files;
-mod problem;
+pub(crate) mod problem;
 mod source;
 
-mod decode;
+pub(crate) mod decode;
 mod scalar;
-mod shape;
-mod tree;
-mod yaml;
+pub(crate) mod shape;
+pub(crate) mod tree;
+pub(crate) mod yaml;
 
 #[cfg(test)]
 mod tests;

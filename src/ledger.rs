@@ -244,12 +244,20 @@ pub struct Outcome {
     pub is_repeat: bool,
     /// What each `TakeUpTo` of the chain took, in order, if the chain was done.
     pub taken: SmallVec<[u64; 1]>,
+    /// When an embedded ledger decided, by [`clock::monotonic_ns`](crate::clock): what it decided later has a later time.
+    pub decided_at_ns: Option<u64>,
 }
 
 impl Outcome {
     /// A verdict of a ledger that doesn't say what is free, on a chain without a `TakeUpTo`.
     pub fn bare(verdict: Verdict) -> Self {
-        Self { verdict, available: SmallVec::new(), is_repeat: false, taken: SmallVec::new() }
+        Self {
+            verdict,
+            available: SmallVec::new(),
+            is_repeat: false,
+            taken: SmallVec::new(),
+            decided_at_ns: None,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 #![warn(unreachable_pub)]
 
 pub mod cli;
+pub mod simulate;
 pub mod app;
 
 pub mod admin;
@@ -29,6 +30,7 @@ pub mod registry;
 pub mod ledger;
 pub mod retry;
 pub(crate) mod activity;
+pub(crate) mod record;
 
 pub mod limit;
 pub mod trace;

@@ -11,6 +11,7 @@ pub(crate) mod tree;
 pub mod changes;
 pub mod outline;
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -105,6 +106,16 @@ impl Registry {
     pub(crate) fn node(&self, domain: &str, ask: &Ask<'_>) -> Option<&Node> {
         let level = self.domain(domain).filter(|_| ask.limit.is_none())?;
         tree::find(level, &ask.entries).map(|found| found.node)
+    }
+
+    /// The values of a descriptor without what no file mentions: they lead to the same limits with `hide(value)` in its place.
+    pub(crate) fn masked<'v>(
+        &self,
+        domain: &str,
+        ask: &Ask<'v>,
+        hide: impl Fn(&str) -> String,
+    ) -> Vec<Cow<'v, str>> {
+        tree::masked(self.domain(domain).filter(|_| ask.limit.is_none()), &ask.entries, hide)
     }
 
     /// The longest lifetime that a reservation of any limit has; `None` if there are no limits.

@@ -9,6 +9,7 @@ pub(crate) mod forgive;
 pub(crate) mod inspect;
 pub(crate) mod ledgers;
 pub mod queue;
+pub(crate) mod record;
 pub mod reserve;
 pub mod unsent;
 pub(crate) mod watch;
@@ -26,6 +27,7 @@ use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
 use crate::queue::Queue;
+use crate::record::Recorders;
 use crate::snapshot::Live;
 use crate::telemetry::{DomainCounters, LEASE_API, Metrics};
 use crate::trace::{Call, Span};
@@ -43,6 +45,7 @@ pub struct Service {
     /// What it is called where others have a domain.
     lease_api_name: Arc<str>,
     pub(crate) tells: Tells,
+    recorders: Arc<Recorders>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     /// The xDS server has not sent any limits yet, and nobody may be admitted without them.
@@ -78,6 +81,7 @@ impl Service {
             lease_api,
             lease_api_name,
             tells,
+            recorders: Arc::default(),
             draining,
             unconfigured,
             calls,

@@ -90,6 +90,15 @@ impl Snapshot {
         }
     }
 
+    /// Its retry budgets hash tenants with these keys, which nobody has to guess where nothing is served.
+    pub(crate) fn with_hash(mut self, hash: &ahash::RandomState) -> Self {
+        let window_seconds = self.retry.budget.window_seconds;
+        for domain in self.domains.values_mut() {
+            domain.budget = Some(Arc::new(RetryBudget::with_hash(window_seconds, hash.clone())));
+        }
+        self
+    }
+
     /// What it was made of.
     pub(crate) fn hot(&self) -> Hot {
         Hot {

@@ -33,6 +33,12 @@ pub struct Decision {
     pub refused: Option<RefusalCode>,
     /// What it is charged although it is refused.
     pub late: Option<Box<LateCharge>>,
+    /// When the ledger decided, by the monotonic clock, if it was asked and says so.
+    pub decided_at_ns: Option<u64>,
+    /// What is free of each limit after it was allowed, in the order of the plan, where that is known.
+    pub(crate) available: SmallVec<[Option<u64>; 4]>,
+    /// The requirements that were not charged although it was allowed: quotas and shadows that are over.
+    pub(crate) left_out: RequirementSet,
 }
 
 #[derive(Debug, Clone)]
@@ -79,15 +85,7 @@ impl Decision {
         let over = DescriptorStatus { is_over: true, reset_ms: Some(hint_ms), ..DescriptorStatus::bare() };
         let denial = Denial { limit: None, reason: Reason::RetryBudget, retry_after_ms: Some(hint_ms) };
         let statuses = (0..descriptors).map(|_| over.clone()).collect();
-        Self {
-            statuses,
-            denial: Some(denial),
-            reason: Reason::RetryBudget,
-            lease: None,
-            undo: None,
-            refused: None,
-            late: None,
-        }
+        Self { statuses, denial: Some(denial), reason: Reason::RetryBudget, ..Self::bare() }
     }
 
     /// The denial of a request that some limits refuse. It may be charged all the same.
@@ -122,7 +120,8 @@ impl Decision {
         let limit = first.filter(|_| asked).map(|requirement| requirement.account.key.clone());
         let denial = Denial { limit, reason, retry_after_ms: hint_ms };
         let statuses = statuses(plan, findings, hint_ms);
-        Self { statuses, denial: Some(denial), reason, lease: None, undo: None, refused: None, late: None }
+        let decided_at_ns = findings.decided_at_ns;
+        Self { statuses, denial: Some(denial), reason, decided_at_ns, ..Self::bare() }
     }
 
     /// A quota that was left out because it is over may be charged what it has left.
@@ -140,14 +139,30 @@ impl Decision {
             findings.expect_late_charges(plan, findings.left_out);
         }
         let statuses = statuses(plan, &findings, None);
-        Self { statuses, denial: None, reason: Reason::Allowed, lease, undo, refused: None, late }
+        let Findings { available, left_out, decided_at_ns, .. } = findings;
+        Self { statuses, lease, undo, late, available, left_out, decided_at_ns, ..Self::bare() }
     }
 
     /// Allowed because the ledger could not be asked.
     pub(super) fn unasked(plan: &Plan, findings: &Findings) -> Self {
-        let reason = Reason::BackendError;
         let statuses = statuses(plan, findings, None);
-        Self { statuses, denial: None, reason, lease: None, undo: None, refused: None, late: None }
+        Self { statuses, reason: Reason::BackendError, ..Self::bare() }
+    }
+
+    /// Allowed, and nothing else is said.
+    fn bare() -> Self {
+        Self {
+            statuses: SmallVec::new(),
+            denial: None,
+            reason: Reason::Allowed,
+            lease: None,
+            undo: None,
+            refused: None,
+            late: None,
+            available: SmallVec::new(),
+            left_out: RequirementSet::EMPTY,
+            decided_at_ns: None,
+        }
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Findings {
     pub(super) left_out: RequirementSet,
     /// What is free on the account of each requirement, where that is known.
     pub(super) available: SmallVec<[Option<u64>; 4]>,
+    /// When the ledger decided, if it says so.
+    pub(super) decided_at_ns: Option<u64>,
 }
 
 impl Findings {

@@ -15,8 +15,8 @@ use crate::registry::{Ask, OverrideLimit};
 use crate::service::check::{Check, Checked, Completion, LimitHeaders, Tells};
 
 /// Envoy's configurations have a handful of descriptors, and each costs a look-up.
-const DESCRIPTORS_MAX: usize = 64;
-const ENTRIES_MAX: usize = 64;
+pub(crate) const DESCRIPTORS_MAX: usize = 64;
+pub(crate) const ENTRIES_MAX: usize = 64;
 
 /// The entry of a completion that narrows its hits to one limit.
 const LIMIT: &str = "limit";

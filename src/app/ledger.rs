@@ -88,7 +88,7 @@ fn authorization(token: &Secret) -> Result<AsciiMetadataValue, StartError> {
 }
 
 /// The ledger with its layers.
-pub(super) fn layered(
+pub(crate) fn layered(
     ledger: Arc<Rotation<Backend>>,
     settings: &settings::Ledger,
     metrics: &Arc<Metrics>,

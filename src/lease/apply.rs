@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use super::Lease;
 use super::settle::Settlement;
 use crate::clock;
-use crate::ledger::{Accounts, Action, Chain, Ledger, LedgerError, LiveLedger, Verdict};
+use crate::ledger::{Account, Accounts, Action, Chain, Ledger, LedgerError, LiveLedger, Verdict};
 use crate::registry::Registry;
 use crate::retry::backoff::Backoff;
 
@@ -34,6 +34,20 @@ impl Settler<'_> {
             .await
             .into_iter()
             .collect()
+    }
+
+    /// Remembers how long the limits that were given back were held.
+    pub(crate) fn note_holds(self, lease: &Lease, settlements: &[Settlement], now_unix_ms: u64) {
+        let held_ms = now_unix_ms.saturating_sub(lease.reserved_at_unix_ms);
+        let released = settlements.iter().filter(|each| lease.held[each.index].kind.is_concurrency());
+        released.for_each(|settlement| self.account(lease, settlement).hints.saw_hold(held_ms));
+    }
+
+    /// The account of the limit that a settlement is about.
+    pub(crate) fn account(self, lease: &Lease, settlement: &Settlement) -> Arc<Account> {
+        let key = lease.held[settlement.index].key.as_str();
+        let limit = self.registry.resolve(key, self.accounts);
+        limit.map_or_else(|| self.accounts.of(key), |limit| Arc::clone(&limit.account))
     }
 
     async fn one(self, lease: &Lease, settlement: Settlement) -> Result<(), LedgerError> {

@@ -190,6 +190,11 @@ impl Leases {
         self.signer.sign(&written)
     }
 
+    /// A name for a value, the same at all instances that have the same secrets.
+    pub(crate) fn pseudonym(&self, value: &str) -> String {
+        self.signer.pseudonym(value)
+    }
+
     /// What became of a completion.
     pub(crate) fn settled(&self, lease: &Lease, settlements: &[Settlement], error: Option<&LedgerError>) {
         match error {

@@ -176,11 +176,16 @@ impl Weighter<LimitKey, Arc<Account>> for ByKeyLength {
 
 impl Accounts {
     pub fn new(keys_max: usize) -> Self {
+        Self::with_hash(keys_max, ahash::RandomState::new())
+    }
+
+    /// With keys for the hash that are not made up here, so that the same ones are forgotten each time.
+    pub(crate) fn with_hash(keys_max: usize, hash: ahash::RandomState) -> Self {
         let table = quick_cache::sync::Cache::with(
             keys_max,
             keys_max as u64,
             ByKeyLength,
-            ahash::RandomState::new(),
+            hash,
             quick_cache::sync::DefaultLifecycle::default(),
         );
         Self { table }

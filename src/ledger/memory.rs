@@ -71,11 +71,18 @@ impl Memory {
 }
 
 impl Ledger for Memory {
+    /// The time is read when the lock is held, so that what is decided later has a later time.
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        let now_ms = clock::monotonic_ms();
-        let outcome = self.apply_at(chain, now_ms)?;
+        let (applied, changes, now_ns) = {
+            let mut core = self.core.lock();
+            let now_ns = clock::monotonic_ns();
+            (core.apply(chain, now_ns / clock::NS_PER_MS), core.take_debt_changes(), now_ns)
+        };
+        let now_ms = now_ns / clock::NS_PER_MS;
+        changes.iter().for_each(|change| self.log.write(change, now_ms));
+        let outcome = applied?;
         Decrease::note(chain, outcome.verdict, now_ms);
-        Ok(outcome)
+        Ok(Outcome { decided_at_ns: Some(now_ns), ..outcome })
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {

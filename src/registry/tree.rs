@@ -2,6 +2,7 @@
 //!
 //! One level per entry, no backtracking. Every level is a hash look-up, however many values it has.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -120,6 +121,18 @@ impl Level {
         nodes
     }
 
+    /// A value that leads where this entry leads, with `hidden` in the place of whatever no file mentions.
+    fn mask<'v>(&self, entry: &Entry<'v>, hidden: impl FnOnce() -> String) -> Cow<'v, str> {
+        let Some(values) = self.by_key.get(entry.key) else { return hidden().into() };
+        if values.exact.contains_key(entry.value) {
+            return entry.value.into();
+        }
+        match values.patterns.find(entry.value) {
+            Some((pattern, _)) => pattern.as_str().replace('*', &hidden()).into(),
+            None => hidden().into(),
+        }
+    }
+
     fn step(&self, entry: &Entry<'_>) -> Option<(&Node, Option<&Pattern>)> {
         let values = self.by_key.get(entry.key)?;
         if let Some(node) = values.exact.get(entry.value) {
@@ -153,6 +166,21 @@ pub(crate) fn find<'t>(mut level: &'t Level, entries: &[Entry<'_>]) -> Option<Fo
         last = Some(node);
     }
     Some(Found { node: last?, shared })
+}
+
+/// The value of each entry, so that they lead where they led, with `hide(value)` in the place of what no file mentions.
+pub(super) fn masked<'v>(
+    mut level: Option<&Level>,
+    entries: &[Entry<'v>],
+    hide: impl Fn(&str) -> String,
+) -> Vec<Cow<'v, str>> {
+    let mut values = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let hidden = || hide(entry.value);
+        values.push(level.map_or_else(|| hidden().into(), |level| level.mask(entry, hidden)));
+        level = level.and_then(|level| level.step(entry)).map(|(node, _)| &node.children);
+    }
+    values
 }
 
 impl Found<'_> {

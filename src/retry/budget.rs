@@ -47,8 +47,13 @@ pub struct Counted {
 impl RetryBudget {
     /// One that counts over windows of up to `window_seconds`.
     pub fn new(window_seconds: u64) -> Self {
+        Self::with_hash(window_seconds, ahash::RandomState::new())
+    }
+
+    /// With keys for the hash of tenants that are not made up here, so that the same tenants share slots each time.
+    pub(crate) fn with_hash(window_seconds: u64, hash: ahash::RandomState) -> Self {
         let count = || SlidingCount::new(window_seconds * 1000, BUCKET_MS);
-        let (originals, retries, tenants) = (count(), count(), Tenants::default());
+        let (originals, retries, tenants) = (count(), count(), Tenants::new(hash));
         Self { window_seconds, originals, retries, tenants, hints: Hints::default() }
     }
 
@@ -125,13 +130,11 @@ struct Tenants {
     slots: Box<[AtomicU64]>,
 }
 
-impl Default for Tenants {
-    fn default() -> Self {
-        Self { hash: ahash::RandomState::new(), slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
-    }
-}
-
 impl Tenants {
+    fn new(hash: ahash::RandomState) -> Self {
+        Self { hash, slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
+    }
+
     /// Counts a retry; how many there were in this window with this one.
     fn add(&self, tenant: LimitId, window: u64) -> u64 {
         let more = |word| Some(packed(window, count_in(word, window).saturating_add(1)));

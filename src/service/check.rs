@@ -88,6 +88,9 @@ impl Service {
             let request =
                 Request { domain: check.domain, asks: &check.asks, is_retry, request_id: check.request_id };
             let mut decision = self.admission.decide(&snapshot, &request).await?;
+            if self.recorders.is_anybody_there() {
+                self.record_asked(&snapshot, &request, &decision);
+            }
             if let Some(late) = decision.late.take() {
                 Box::pin(self.charge_late(late)).await;
             }
@@ -137,7 +140,7 @@ fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorSt
 }
 
 /// Whether an entry says that the caller has tried before. Those entries take no part in matching limits.
-pub(super) fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
+pub(crate) fn take_retry_marks(asks: &mut [Ask<'_>], retry_key: &str) -> bool {
     let mut is_retry = false;
     for ask in asks {
         if ask.entries.iter().any(|entry| entry.key == retry_key) {

@@ -15,7 +15,6 @@ use crate::lease::settle::{Settlement, settle, used_by_reports};
 use crate::lease::token::Refused;
 use crate::lease::{Lease, Report};
 use crate::ledger::LedgerError;
-use crate::snapshot::Snapshot;
 
 /// One completion of an application.
 #[derive(Debug)]
@@ -139,7 +138,16 @@ impl Service {
                 let settled = settler.apply(&lease, &settlements).await;
                 service.leases.settled(&lease, &settlements, settled.as_ref().err());
                 if settled.is_ok() {
-                    service.tell_those_who_wait(&snapshot, &lease, &settlements, why);
+                    let now_unix_ms = clock::unix_ms();
+                    if service.recorders.is_anybody_there() {
+                        let held_ms = now_unix_ms.saturating_sub(lease.reserved_at_unix_ms);
+                        service.recorders.tell_done(&lease.id.to_string(), held_ms);
+                    }
+                    if why == Why::Completed {
+                        settler.note_holds(&lease, &settlements, now_unix_ms);
+                        service.queue.completed(&lease.id);
+                    }
+                    service.tell_those_who_wait(settler, &lease, &settlements);
                 }
                 settled
             })
@@ -162,21 +170,9 @@ impl Service {
         drop(self.settle(lease, nothing, Why::GivenBack).await);
     }
 
-    fn tell_those_who_wait(&self, snapshot: &Snapshot, lease: &Lease, settlements: &[Settlement], why: Why) {
-        let accounts = &self.admission.accounts;
-        let account = |settlement: &Settlement| {
-            let key = lease.held[settlement.index].key.as_str();
-            let limit = snapshot.registry.resolve(key, accounts);
-            limit.map_or_else(|| accounts.of(key), |limit| Arc::clone(&limit.account))
-        };
-        if why == Why::Completed {
-            let held_ms = clock::unix_ms().saturating_sub(lease.reserved_at_unix_ms);
-            let released = settlements.iter().filter(|each| lease.held[each.index].kind.is_concurrency());
-            released.for_each(|settlement| account(settlement).hints.saw_hold(held_ms));
-            self.queue.completed(&lease.id);
-        }
+    fn tell_those_who_wait(&self, settler: Settler<'_>, lease: &Lease, settlements: &[Settlement]) {
         let freed = settlements.iter().filter(|each| !each.adjustment.takes_more());
-        self.queue.freed(freed.map(|settlement| account(settlement).id));
+        self.queue.freed(freed.map(|settlement| settler.account(lease, settlement).id));
     }
 }
 

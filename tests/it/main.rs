@@ -47,6 +47,8 @@ mod informed;
 #[cfg(feature = "tigerbeetle")]
 mod informed_app;
 mod matching;
+mod record;
+mod simulation_docs;
 mod tls;
 mod tls_cli;
 mod tls_files;
@@ -110,6 +112,7 @@ mod rotation_app;
 mod slab_fleet;
 mod slab_simulation;
 mod scenario;
+mod simulate;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 #[cfg(feature = "tigerbeetle")]

@@ -314,6 +314,7 @@ fn typed(path: &Path, command: &str, output: &str) -> Shown {
     let command = command.split(" #").next().unwrap_or_default();
     let command = command.split("  ").next().unwrap_or_default();
     let command = command.split(';').next().unwrap_or_default().trim_end_matches(['&', ' ']);
+    let command = command.split(" | ").next().unwrap_or_default();
     let words = command.split_whitespace().map(str::to_owned).collect();
     Shown { place: shown(path), words, output: output.to_owned() }
 }

@@ -143,6 +143,7 @@ pub(super) fn merged(at_old: Outcome, at_new: Outcome) -> Outcome {
         available: available.map(|(old, new)| *old.min(new)).collect(),
         is_repeat: at_old.is_repeat || at_new.is_repeat,
         taken: at_new.taken,
+        decided_at_ns: at_new.decided_at_ns,
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn read_outcome(outcome: &pb::Outcome, count: usize) -> Result<Outcom
     };
     let available = outcome.available.iter().copied().take(count).collect();
     let taken = outcome.taken.iter().copied().take(count).collect();
-    Ok(Outcome { verdict, available, is_repeat: outcome.is_repeat, taken })
+    Ok(Outcome { verdict, available, is_repeat: outcome.is_repeat, taken, decided_at_ns: None })
 }
 
 fn code(code: RefusalCode) -> pb::RefusalCode {

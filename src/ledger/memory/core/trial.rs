@@ -193,7 +193,7 @@ impl Core {
         };
         let available = chain.transfers.iter().map(available).collect();
         let taken = if verdict == Verdict::Done { std::mem::take(&mut trial.taken) } else { SmallVec::new() };
-        Outcome { verdict, available, is_repeat: false, taken }
+        Outcome { verdict, available, is_repeat: false, taken, decided_at_ns: None }
     }
 
     /// What each `TakeUpTo` of a chain that was done before took.
