@@ -82,7 +82,7 @@ fn pure(order: &[usize], per_ms: usize) -> f64 {
 
 fn simulated(dir: &Path) -> f64 {
     let options = Options {
-        config_dir: Some(dir.to_owned()),
+        config: dir.to_owned().into(),
         traffic: vec![dir.join("traffic.jsonl")],
         ..Options::default()
     };

@@ -30,7 +30,7 @@ pub use self::place::{
 };
 use self::places::{Ended, Places};
 pub use self::share::Share;
-use self::step::Step;
+use self::step::QueueStep;
 use crate::clock;
 use crate::lease::Lease;
 use crate::limit::{LeaseId, LimitKey};
@@ -265,10 +265,10 @@ impl Queue {
         self.places.lock().next_due_ms()
     }
 
-    fn step<R>(&self, policy: &Policy, now_ms: u64, step: impl FnOnce(&mut Step<'_>) -> R) -> R {
+    fn step<R>(&self, policy: &Policy, now_ms: u64, step: impl FnOnce(&mut QueueStep<'_>) -> R) -> R {
         let mut places = self.places.lock();
         let (share, metrics) = (&*self.share, &*self.metrics);
-        let done = step(&mut Step { places: &mut places, share, policy, metrics, now_ms });
+        let done = step(&mut QueueStep { places: &mut places, share, policy, metrics, now_ms });
         self.count(&places);
         done
     }

@@ -29,13 +29,13 @@ mod tests;
 use std::path::PathBuf;
 
 pub use self::run::run;
-use crate::config::Problem;
+use crate::config::{Layout, Problem};
 
 /// What to simulate.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// As `serve` takes it.
-    pub config_dir: Option<PathBuf>,
+    pub config: Layout,
     /// Another configuration to compare with.
     pub against: Option<PathBuf>,
     /// Wins over that of a scenario.

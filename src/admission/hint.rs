@@ -8,7 +8,7 @@ use super::{Admission, up_to};
 use crate::ledger::{Ledger, Release, Schedule};
 use crate::limit::Kind;
 use crate::registry::{Enforcement, Plan, Requirement};
-use crate::retry::informed::{self, Need, Outlook};
+use crate::retry::informed::{self, CapacityAhead, Need};
 use crate::retry::policy::RetryPolicy;
 use crate::retry::{self, RetryHint};
 use crate::telemetry::Reason;
@@ -108,7 +108,7 @@ struct Known<'a> {
     now_ms: u64,
 }
 
-impl Outlook for Known<'_> {
+impl CapacityAhead for Known<'_> {
     fn schedule(&mut self, place: usize, own: &[Release]) -> Option<Schedule> {
         let (requirement, need) = (self.asked[place].1, &self.needs[place]);
         let ledger = &self.admission.ledger;

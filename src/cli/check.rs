@@ -10,7 +10,7 @@ use crate::admin::config::LiveOutline;
 use crate::config::settings::secret::read_token;
 use crate::config::{Loaded, Problem};
 use crate::control::as_json;
-use crate::registry::changes::{self, Change};
+use crate::registry::changes::{self, ConfigChange};
 use crate::registry::outline::Outline;
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
@@ -38,7 +38,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
         (false, Some((url, plan))) => plan.print(url),
         (true, None) => print_json(&json!({"problems": [], "warnings": loaded.hot.warnings})),
         (true, Some((_, plan))) => {
-            let changes: Vec<String> = plan.changes.iter().map(Change::to_string).collect();
+            let changes: Vec<String> = plan.changes.iter().map(ConfigChange::to_string).collect();
             print_json(&json!({"problems": [], "warnings": loaded.hot.warnings, "changes": changes}));
         }
     }
@@ -56,13 +56,13 @@ fn print_loaded(loaded: &Loaded) {
 }
 
 /// What a reload of these files would change in a server.
-struct Plan {
+struct ReloadPlan {
     /// What is live there.
     version: u64,
-    changes: Vec<Change>,
+    changes: Vec<ConfigChange>,
 }
 
-impl Plan {
+impl ReloadPlan {
     fn print(&self, url: &str) {
         for change in &self.changes {
             println!("{change}");
@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-fn plan(args: &CheckArgs, url: &str, loaded: &Loaded) -> anyhow::Result<Plan> {
+fn plan(args: &CheckArgs, url: &str, loaded: &Loaded) -> anyhow::Result<ReloadPlan> {
     let token = match (token(ADMIN_TOKEN), &loaded.settings.admin.token_file) {
         (Some(token), _) => Some(token),
         (None, Some(file)) => read_token(file).ok(),
@@ -81,10 +81,10 @@ fn plan(args: &CheckArgs, url: &str, loaded: &Loaded) -> anyhow::Result<Plan> {
     };
     let server = Server::at(url, &args.tls, token)?;
     let live: LiveOutline = run_within(url, server.get("/v1/config/limits"))?;
-    Ok(Plan { version: live.version, changes: changes_against(&live, loaded) })
+    Ok(ReloadPlan { version: live.version, changes: changes_against(&live, loaded) })
 }
 
-fn changes_against(live: &LiveOutline, loaded: &Loaded) -> Vec<Change> {
+fn changes_against(live: &LiveOutline, loaded: &Loaded) -> Vec<ConfigChange> {
     let mut files = Outline::of(&loaded.hot.registry);
     files.keep_api_limits_of(&live.limits);
     let mut changes = changes::between(&live.limits, &files);

@@ -19,10 +19,14 @@ pub(super) struct ConfigDir {
 impl ConfigDir {
     /// Everything, read and checked.
     pub(super) fn load(&self) -> Result<Loaded, Vec<Problem>> {
-        match self.limits_dir {
-            None => config::load(self.config_dir.as_deref()),
-            Some(_) => config::load_layout(&self.layout()),
-        }
+        config::load_layout(&self.there())
+    }
+
+    /// Where everything is that is read once: the default directory need not be there.
+    pub(super) fn there(&self) -> Layout {
+        let layout = self.layout();
+        let dir = layout.dir.filter(|dir| self.config_dir.is_some() || dir.exists());
+        Layout { dir, limits: layout.limits }
     }
 
     /// Where to look for changes.

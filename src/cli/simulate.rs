@@ -99,7 +99,7 @@ fn draw(report: &Report, svg: Option<&Path>, html: Option<&Path>) -> anyhow::Res
 
 pub(super) fn run(args: SimulateArgs) -> ExitCode {
     let options = Options {
-        config_dir: args.config.config_dir,
+        config: args.config.there(),
         against: args.against,
         seed: args.seed,
         map: args.map,

@@ -1,6 +1,6 @@
 //! `sluice top`: the heaviest limits of a running server and what happens there, in a terminal.
 //!
-//! One loop waits for a key, an answer, an event or a tick, and draws the [`State`]. Without a terminal, or with `--json`, it
+//! One loop waits for a key, an answer, an event or a tick, and draws the [`TopState`]. Without a terminal, or with `--json`, it
 //! prints once. Refuses to know how anything looks.
 
 mod state;
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use self::state::{Heaviest, Input, State};
+use self::state::{Heaviest, Input, TopState};
 use super::admin::{Server, TIMEOUT, run_within};
 use super::{TopArgs, complain, print_json};
 use crate::activity::By;
@@ -50,7 +50,7 @@ fn top(args: &TopArgs) -> anyhow::Result<()> {
         print_json(&json);
         return Ok(());
     }
-    let mut state = State::new(args.server.address(), args.by);
+    let mut state = TopState::new(args.server.address(), args.by);
     state.take(Input::Heaviest(Ok(Heaviest::deserialize(&json)?)));
     if !std::io::stdout().is_terminal() {
         print!("{}", view::text(&state));
@@ -69,7 +69,7 @@ fn path(by: By) -> String {
 }
 
 /// Until somebody quits, or the terminal or the process has to go.
-async fn watch(mut terminal: DefaultTerminal, mut state: State, server: Server) -> anyhow::Result<()> {
+async fn watch(mut terminal: DefaultTerminal, mut state: TopState, server: Server) -> anyhow::Result<()> {
     let (sender, mut inputs) = mpsc::channel(INPUTS_MAX);
     // Reading a terminal blocks, so it has a thread; it ends when `keys` is dropped.
     let (key_sender, mut keys) = mpsc::channel(INPUTS_MAX);

@@ -65,25 +65,25 @@ impl Sink {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At<'p> {
     parent: Option<&'p At<'p>>,
-    step: Step<'p>,
+    step: PathStep<'p>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Step<'p> {
+enum PathStep<'p> {
     Root,
     Key(&'p str),
     Index(usize),
 }
 
 impl<'p> At<'p> {
-    pub(crate) const ROOT: At<'static> = At { parent: None, step: Step::Root };
+    pub(crate) const ROOT: At<'static> = At { parent: None, step: PathStep::Root };
 
     pub(crate) fn key(&'p self, key: &'p str) -> At<'p> {
-        At { parent: Some(self), step: Step::Key(key) }
+        At { parent: Some(self), step: PathStep::Key(key) }
     }
 
     pub(crate) fn index(&'p self, index: usize) -> At<'p> {
-        At { parent: Some(self), step: Step::Index(index) }
+        At { parent: Some(self), step: PathStep::Index(index) }
     }
 }
 
@@ -93,10 +93,10 @@ impl fmt::Display for At<'_> {
             write!(f, "{parent}")?;
         }
         match self.step {
-            Step::Root => Ok(()),
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Key(key) => {
-                let dot = self.parent.is_some_and(|parent| !matches!(parent.step, Step::Root));
+            PathStep::Root => Ok(()),
+            PathStep::Index(index) => write!(f, "[{index}]"),
+            PathStep::Key(key) => {
+                let dot = self.parent.is_some_and(|parent| !matches!(parent.step, PathStep::Root));
                 write!(f, "{}{}", if dot { "." } else { "" }, scalar::shown(key))
             }
         }

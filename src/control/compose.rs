@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::{self, Content, Hot, Problem, retry_policy_from_json};
 use crate::ledger::Account;
 use crate::limit::LimitKey;
-use crate::registry::changes::{self, Change};
+use crate::registry::changes::{self, ConfigChange};
 use crate::registry::outline::Outline;
 use crate::registry::{NamedLimit, Registry};
 use crate::retry::policy::RetryPolicy;
@@ -28,7 +28,7 @@ pub(super) fn compose(
     contents: &[Arc<Content>],
     state: &State,
     live: &Snapshot,
-) -> Result<(Composed, Vec<Change>), Vec<Problem>> {
+) -> Result<(Composed, Vec<ConfigChange>), Vec<Problem>> {
     let contents: Vec<&Content> = contents.iter().map(Arc::as_ref).collect();
     let hot = config::load_hot(&contents, Some(&live.registry))?;
     let composed = with_api(hot, state, Some(&live.registry))?;

@@ -8,7 +8,7 @@ use super::{Control, Health, Owned};
 use crate::activity::Event;
 use crate::clock;
 use crate::config::{Content, Problem};
-use crate::registry::changes::{self, Change};
+use crate::registry::changes::{self, ConfigChange};
 use crate::snapshot::Snapshot;
 
 /// Changes that one log line names. The rest are counted; `GET /v1/config/limits` has all.
@@ -66,7 +66,7 @@ impl Control {
     }
 
     /// `problems` are those of other sources.
-    async fn go_live(&self, composed: Composed, changes: &[Change], problems: Vec<Problem>) {
+    async fn go_live(&self, composed: Composed, changes: &[ConfigChange], problems: Vec<Problem>) {
         let Composed { hot, retry_override, .. } = composed;
         let live = self.live();
         let was_failing = self.health.lock().failing_since_unix_ms;
@@ -126,7 +126,7 @@ impl Control {
     }
 }
 
-fn listed(changes: &[Change]) -> String {
+fn listed(changes: &[ConfigChange]) -> String {
     let named = changes.iter().take(CHANGES_LOGGED_MAX).map(ToString::to_string);
     let mut text = named.collect::<Vec<_>>().join("; ");
     if let Some(more) = changes.len().checked_sub(CHANGES_LOGGED_MAX).filter(|more| *more > 0) {

@@ -146,7 +146,7 @@ impl Front {
                     Err(status) => refusal(&status),
                 })
             }
-            Ok(Read::Odd(start)) => {
+            Ok(Read::Other(start)) => {
                 let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
                 Box::pin(self.by_tonic(request)).await
             }
@@ -192,18 +192,18 @@ enum Read {
     /// One message and nothing else.
     Plain(Bytes),
     /// Something else, and the bytes that were read of it.
-    Odd(Bytes),
+    Other(Bytes),
 }
 
 async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     let first = next(body).await?.unwrap_or_default();
     // Nearly always the first frame has everything, and says so.
-    if body.is_end_stream() || is_odd(&first) {
+    if body.is_end_stream() || is_not_plain(&first) {
         return Ok(sorted(first));
     }
     // Copied: a message may come in many small frames, and each frame would keep the whole buffer that it came in.
     let mut read = BytesMut::from(first);
-    while !is_odd(&read) {
+    while !is_not_plain(&read) {
         // Once, when the length is known: growing by and by would end in more than twice of it.
         if let Some(length) = whole_length(&read).filter(|length| *length > read.capacity()) {
             body.expect(length)?;
@@ -214,13 +214,13 @@ async fn read(body: &mut RequestBody) -> Result<Read, Status> {
             None => return Ok(sorted(read.freeze())),
         }
     }
-    Ok(Read::Odd(read.freeze()))
+    Ok(Read::Other(read.freeze()))
 }
 
 /// Sorts what was read: one plain message, or something else.
 fn sorted(mut read: Bytes) -> Read {
-    if is_odd(&read) || whole_length(&read) != Some(read.len()) {
-        return Read::Odd(read);
+    if is_not_plain(&read) || whole_length(&read) != Some(read.len()) {
+        return Read::Other(read);
     }
     read.advance(PREFIX_BYTES);
     Read::Plain(read)
@@ -244,7 +244,7 @@ fn whole_length(read: &[u8]) -> Option<usize> {
 }
 
 /// Whether these bytes can't be the beginning of one plain message.
-fn is_odd(read: &[u8]) -> bool {
+fn is_not_plain(read: &[u8]) -> bool {
     let compressed = read.first().is_some_and(|flag| *flag != 0);
     let length = whole_length(read);
     compressed
@@ -351,7 +351,7 @@ mod tests {
             (b"\0\0\x10\0\0", false, Some(MESSAGE_BYTES_MAX + 5)),
             (b"\0\0\x10\0\x01", true, Some(MESSAGE_BYTES_MAX + 6)),
         ] {
-            assert_eq!((is_odd(bytes), whole_length(bytes)), (odd, length), "{bytes:?}");
+            assert_eq!((is_not_plain(bytes), whole_length(bytes)), (odd, length), "{bytes:?}");
         }
     }
 }

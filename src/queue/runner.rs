@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, Either, join_all};
 use futures_util::stream::FuturesUnordered;
 
 use super::place::{Failure, JobId, LimitId, Place, PlaceState, Reserved};
-use super::step::{Attempt, Attempted, Step, Work};
+use super::step::{Attempt, Attempted, QueueStep, Work};
 use super::{Queue, up_to};
 use crate::lease::Lease;
 use crate::ledger::Account;
@@ -78,7 +78,7 @@ pub(crate) async fn run<A: Attempts>(server: Arc<A>) {
 }
 
 impl<A: Attempts> Runner<A> {
-    fn step<R>(&self, step: impl FnOnce(&mut Step<'_>) -> R) -> R {
+    fn step<R>(&self, step: impl FnOnce(&mut QueueStep<'_>) -> R) -> R {
         self.server.queue().step(&self.server.policy(), self.server.now_ms(), step)
     }
 

@@ -17,9 +17,9 @@ use crate::telemetry::{Metrics, QueueEvent};
 /// What has to be done.
 #[derive(Debug)]
 pub enum Work {
-    /// Reserve all that a job wants, and tell [`Step::attempted`].
+    /// Reserve all that a job wants, and tell [`QueueStep::attempted`].
     Attempt(Attempt),
-    /// Ask the ledger when a limit gets back what, and tell [`Step::scheduled`].
+    /// Ask the ledger when a limit gets back what, and tell [`QueueStep::scheduled`].
     Schedule(Arc<Account>, Arc<LimitSpec>),
     /// Give back a lease that nobody was told of.
     Release(Lease),
@@ -53,7 +53,7 @@ pub enum Attempted {
 
 /// The queue at one moment.
 #[derive(Debug)]
-pub struct Step<'q> {
+pub struct QueueStep<'q> {
     pub places: &'q mut Places,
     pub share: &'q Share,
     pub policy: &'q Policy,
@@ -61,7 +61,7 @@ pub struct Step<'q> {
     pub now_ms: u64,
 }
 
-impl Step<'_> {
+impl QueueStep<'_> {
     /// Everything that has to be done now. `sample` is what was last seen free of a limit.
     pub fn work(&mut self, sample: impl Fn(&Arc<Account>, &LimitSpec) -> Option<u64>) -> Vec<Work> {
         let mut work: Vec<Work> = self.places.take_releases().into_iter().map(Work::Release).collect();

@@ -12,7 +12,7 @@ use crate::limit::Origin;
 
 /// One limit, or one setting of the retry policy, that has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct ConfigChange {
     pub sort: Sort,
     /// The limit, as it is called.
     pub name: String,
@@ -46,7 +46,7 @@ impl Sort {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ConfigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.sort.name(), shown(&self.name))?;
         if self.detail.is_empty() { Ok(()) } else { write!(f, ": {}", self.detail) }
@@ -54,7 +54,7 @@ impl fmt::Display for Change {
 }
 
 /// How many there are of each sort, as in `2 added, 1 raised`.
-pub fn summary(changes: &[Change]) -> String {
+pub fn summary(changes: &[ConfigChange]) -> String {
     let count = |sort| changes.iter().filter(|change| change.sort == sort).count();
     let counts = Sort::ALL.map(|sort| (sort, count(sort)));
     let words = counts.iter().filter(|(_, count)| *count > 0);
@@ -62,7 +62,7 @@ pub fn summary(changes: &[Change]) -> String {
 }
 
 /// What became different, named limits first, each by name.
-pub fn between(old: &Outline, new: &Outline) -> Vec<Change> {
+pub fn between(old: &Outline, new: &Outline) -> Vec<ConfigChange> {
     let mut changes = Vec::new();
     compare(&old.named, &new.named, &mut changes);
     compare(&old.rules, &new.rules, &mut changes);
@@ -71,21 +71,22 @@ pub fn between(old: &Outline, new: &Outline) -> Vec<Change> {
             && is_reordered(before, patterns)
         {
             let detail = "its patterns are tried in another order".to_owned();
-            changes.push(Change { sort: Sort::Changed, name: name.clone(), detail });
+            changes.push(ConfigChange { sort: Sort::Changed, name: name.clone(), detail });
         }
     }
     changes
 }
 
 /// The settings in which two retry policies differ, both as JSON.
-pub fn of_policy(old: &Value, new: &Value) -> Vec<Change> {
+pub fn of_policy(old: &Value, new: &Value) -> Vec<ConfigChange> {
     let mut changes = Vec::new();
     walk("retry_policy", Some(old), Some(new), &mut changes);
     changes
 }
 
-fn compare(old: &BTreeMap<String, Line>, new: &BTreeMap<String, Line>, changes: &mut Vec<Change>) {
-    let mut push = |sort, name: &str, detail| changes.push(Change { sort, name: name.to_owned(), detail });
+fn compare(old: &BTreeMap<String, Line>, new: &BTreeMap<String, Line>, changes: &mut Vec<ConfigChange>) {
+    let mut push =
+        |sort, name: &str, detail| changes.push(ConfigChange { sort, name: name.to_owned(), detail });
     for (name, line) in new {
         match old.get(name) {
             None => push(Sort::Added, name, described(line)),
@@ -149,7 +150,7 @@ fn is_reordered(old: &[String], new: &[String]) -> bool {
     !old.iter().filter_map(|text| places.get(text.as_str())).is_sorted()
 }
 
-fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, changes: &mut Vec<Change>) {
+fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, changes: &mut Vec<ConfigChange>) {
     if old == new {
         return;
     }
@@ -162,5 +163,5 @@ fn walk(path: &str, old: Option<&Value>, new: Option<&Value>, changes: &mut Vec<
     }
     let text = |value: Option<&Value>| value.map_or_else(|| "none".to_owned(), Value::to_string);
     let detail = format!("{} -> {}", text(old), text(new));
-    changes.push(Change { sort: Sort::Changed, name: path.to_owned(), detail });
+    changes.push(ConfigChange { sort: Sort::Changed, name: path.to_owned(), detail });
 }

@@ -1,7 +1,7 @@
 //! Hints that say when there will be room, as far as the ledger knows that without being asked again.
 //!
 //! Knows the limits of one request and what callers were told before ([`promises`](super::promises)). What a limit holds and
-//! when that comes back is somebody else's knowledge, which is asked for through [`Outlook`].
+//! when that comes back is somebody else's knowledge, which is asked for through [`CapacityAhead`].
 
 use smallvec::SmallVec;
 
@@ -25,7 +25,7 @@ pub struct Need<'h> {
 }
 
 /// What is known of the limits of a request, by their place in it.
-pub trait Outlook {
+pub trait CapacityAhead {
     /// What it holds and when that comes back. `own` is what is known to have been taken here.
     fn schedule(&mut self, place: usize, own: &[Release]) -> Option<Schedule>;
 
@@ -53,7 +53,7 @@ pub fn on_denied(
     is_retry: bool,
     policy: &RetryPolicy,
     now_ms: u64,
-    outlook: &mut impl Outlook,
+    coming: &mut impl CapacityAhead,
     mut rand: impl FnMut(u64) -> u64,
 ) -> Option<Told> {
     let max_ms = policy.rolling.informed_max_ms;
@@ -78,7 +78,7 @@ pub fn on_denied(
     for _ in 0..ROUNDS {
         let from_ms = at_ms;
         for (place, need) in needs.iter().enumerate() {
-            let fits = fits(need, place, at_ms, jitter_ms, now_ms, outlook);
+            let fits = fits(need, place, at_ms, jitter_ms, now_ms, coming);
             is_known[place] = fits.is_some();
             match fits {
                 Some(Fits { at_ms: fits_at_ms, are_kept }) => {
@@ -180,18 +180,18 @@ fn fits(
     from_ms: u64,
     late_ms: u64,
     now_ms: u64,
-    outlook: &mut impl Outlook,
+    coming: &mut impl CapacityAhead,
 ) -> Option<Fits> {
-    if !need.has_failed && !need.hints.has_promises() && outlook.has_room(place) {
+    if !need.has_failed && !need.hints.has_promises() && coming.has_room(place) {
         return Some(Fits { at_ms: from_ms, are_kept: true });
     }
     need.hints.with_promises(|promises| {
         promises.forget(now_ms);
         let asked =
-            if promises.known(now_ms).is_none() { outlook.schedule(place, promises.own()) } else { None };
+            if promises.known(now_ms).is_none() { coming.schedule(place, promises.own()) } else { None };
         let own = need.amount.max(1);
         let are_kept = promises.are_kept();
-        let ahead = outlook.queued_before(place, promises.amount().saturating_add(own));
+        let ahead = coming.queued_before(place, promises.amount().saturating_add(own));
         let takers = promises.takers(ahead, now_ms);
         let forecast = Forecast {
             kind: need.kind,
@@ -241,7 +241,7 @@ mod tests {
     /// What is known of each limit: when its only unit comes back.
     struct Fixed<'a>(&'a [Option<u64>], u64);
 
-    impl Outlook for Fixed<'_> {
+    impl CapacityAhead for Fixed<'_> {
         fn schedule(&mut self, place: usize, _: &[Release]) -> Option<Schedule> {
             let release = Release { at_ms: NOW_MS + self.0[place]?, amount: 1 };
             Some(Schedule { used: 1, releases: vec![release], is_whole: true })

@@ -15,7 +15,7 @@ use super::traffic::{Files, Part, Stream, name_of};
 use super::{Failure, Options, Progress, Watch};
 use crate::admission::DecideError;
 use crate::clock::VirtualTime;
-use crate::config::{self, Loaded, Problem};
+use crate::config::{self, Layout, Loaded, Problem};
 
 /// The seed when none is named.
 const SEED: u64 = 1;
@@ -88,12 +88,13 @@ impl Inputs {
     fn read(options: &Options) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut loaded = Vec::new();
-        let here = options.config_dir.as_deref();
+        let here = &options.config;
         // Each has its own: a limit that two shared would remember the hints of both.
-        let against = options.against.as_deref().map(|dir| (Some(dir), Mode::AsWritten));
+        let against = options.against.clone().map(Layout::from);
+        let against = against.as_ref().map(|there| (there, Mode::AsWritten));
         let unlimited = options.suggest.map(|_| (here, Mode::Unlimited));
-        for (dir, mode) in [Some((here, Mode::AsWritten)), against, unlimited].into_iter().flatten() {
-            match config::load(dir) {
+        for (layout, mode) in [Some((here, Mode::AsWritten)), against, unlimited].into_iter().flatten() {
+            match config::load_layout(layout) {
                 Ok(one) => loaded.push((one, mode)),
                 Err(more) => problems.extend(more),
             }

@@ -32,7 +32,7 @@ impl Watch for Broken {
 impl World {
     pub(super) fn new(limits: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { config_dir: Some(dir.path().join("here")), ..Options::default() };
+        let options = Options { config: dir.path().join("here").into(), ..Options::default() };
         let world = Self { dir, options, broken: Broken::default() };
         world.write("here/limits/d.yaml", limits.as_bytes());
         world

@@ -9,7 +9,7 @@ use sluice::ledger::memory::Core;
 use sluice::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Verdict};
 use sluice::limit::{Charge, Kind, LeaseId, LimitKey, LimitSpec, Origin, Overage};
 use sluice::queue::places::Places;
-use sluice::queue::step::{Attempted, Step, Work};
+use sluice::queue::step::{Attempted, QueueStep, Work};
 use sluice::queue::{JobId, Need, NewPlace, Reserved, Share};
 use sluice::retry::policy::{Queue as Policy, RetryPolicy};
 use sluice::telemetry::Metrics;
@@ -151,8 +151,8 @@ impl World {
         id
     }
 
-    fn step<R>(&mut self, step: impl FnOnce(&mut Step<'_>) -> R) -> R {
-        step(&mut Step {
+    fn step<R>(&mut self, step: impl FnOnce(&mut QueueStep<'_>) -> R) -> R {
+        step(&mut QueueStep {
             places: &mut self.places,
             share: &self.share,
             policy: &self.policy,

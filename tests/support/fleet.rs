@@ -15,7 +15,7 @@ use std::sync::Arc;
 use sluice::ledger::memory::Core;
 use sluice::ledger::{Account, Action, Chain, Hold, Keep, Release, Schedule, Transfer, Verdict};
 use sluice::limit::{Kind, LeaseId, LimitKey, Overage};
-use sluice::retry::informed::{self, Need, Outlook};
+use sluice::retry::informed::{self, CapacityAhead, Need};
 use sluice::retry::policy::RetryPolicy;
 use sluice::retry::{self, RetryHint};
 
@@ -34,7 +34,7 @@ struct Known<'a> {
     now_ms: u64,
 }
 
-impl Outlook for Known<'_> {
+impl CapacityAhead for Known<'_> {
     fn schedule(&mut self, _: usize, _: &[Release]) -> Option<Schedule> {
         let mut schedule = self.core.schedule(self.account, self.now_ms)?;
         schedule.releases.sort_unstable();

@@ -10,7 +10,7 @@ use crate::activity::By;
 const EVENTS_MAX: usize = 200;
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct TopState {
     pub(super) server: String,
     pub(super) by: By,
     /// `None` until there is an answer about `by`.
@@ -57,7 +57,7 @@ pub(super) enum Input {
     Quit,
 }
 
-impl State {
+impl TopState {
     pub(super) fn new(server: &str, by: By) -> Self {
         let (server, events) = (server.to_owned(), VecDeque::new());
         Self { server, by, heaviest: None, events, away: None, is_done: false }

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, Wrap};
 
 use super::super::text::plain;
-use super::state::{Happened, Heavy, State};
+use super::state::{Happened, Heavy, TopState};
 use crate::activity::By;
 
 /// Below this there is no room for a key.
@@ -18,7 +18,7 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
-pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
+pub(super) fn draw(state: &TopState, frame: &mut Frame<'_>) {
     let area = frame.area();
     if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
         let text = format!(
@@ -39,7 +39,7 @@ pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(keys_line(state)), keys);
 }
 
-fn status(state: &State) -> Line<'_> {
+fn status(state: &TopState) -> Line<'_> {
     let name = Span::styled(format!("sluice top  {}  ", state.server), BOLD);
     match &state.away {
         None => Line::from(vec![name, Span::raw("live")]),
@@ -48,7 +48,7 @@ fn status(state: &State) -> Line<'_> {
 }
 
 /// What is counted, in words.
-fn title(state: &State) -> String {
+fn title(state: &TopState) -> String {
     let what = match state.by {
         By::Denied => "Requests denied",
         By::Admitted => "Requests admitted",
@@ -60,7 +60,7 @@ fn title(state: &State) -> String {
     }
 }
 
-fn draw_heaviest(state: &State, frame: &mut Frame<'_>, area: Rect) {
+fn draw_heaviest(state: &TopState, frame: &mut Frame<'_>, area: Rect) {
     let block = Block::new().borders(Borders::TOP).title(title(state));
     let heavy = match &state.heaviest {
         Some(heaviest) if !heaviest.keys.is_empty() => &heaviest.keys,
@@ -91,7 +91,7 @@ fn count(heavy: &Heavy) -> String {
     }
 }
 
-fn draw_events(state: &State, frame: &mut Frame<'_>, area: Rect) {
+fn draw_events(state: &TopState, frame: &mut Frame<'_>, area: Rect) {
     let block = Block::new().borders(Borders::TOP).title("What happened (UTC), the latest first");
     let lines: Vec<Line<'_>> = match state.events.is_empty() {
         true => vec![Line::styled("nothing since this was opened", DIM)],
@@ -126,7 +126,7 @@ fn clock(unix_ms: u64) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-fn keys_line(state: &State) -> Line<'static> {
+fn keys_line(state: &TopState) -> Line<'static> {
     let key = |by: By, text: &'static str| match by == state.by {
         true => Span::styled(text, REVERSED),
         false => Span::raw(text),
@@ -142,7 +142,7 @@ fn keys_line(state: &State) -> Line<'static> {
 }
 
 /// The heaviest, where there is no screen.
-pub(super) fn text(state: &State) -> String {
+pub(super) fn text(state: &TopState) -> String {
     let keys = state.heaviest.as_ref().map_or(&[][..], |heaviest| &heaviest.keys);
     let mut text = format!("{}\n", title(state));
     if keys.is_empty() {

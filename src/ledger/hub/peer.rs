@@ -68,14 +68,14 @@ pub(super) struct Peer {
     /// As the operator wrote it.
     pub address: String,
     queue: mpsc::Sender<Outgoing>,
-    state: Mutex<State>,
+    state: Mutex<PeerState>,
     /// A plain mutex: one entry is added, changed or removed; all are taken when the stream ends.
     waiting: Mutex<AHashMap<u64, Waiting>>,
     last_number: AtomicU64,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum State {
+pub(super) enum PeerState {
     Away { why: String },
     There { seed: u64, ready: Result<(), String> },
 }
@@ -86,7 +86,7 @@ impl Peer {
         Self {
             address,
             queue,
-            state: Mutex::new(State::Away { why }),
+            state: Mutex::new(PeerState::Away { why }),
             waiting: Mutex::default(),
             last_number: AtomicU64::new(0),
         }
@@ -95,27 +95,27 @@ impl Peer {
     /// How much a limit belongs here; `None` if it is away. One whose ledger answers comes before one whose doesn't.
     pub(super) fn weight(&self, limit: LimitId) -> Option<(bool, u64)> {
         match &*self.state.lock() {
-            State::There { seed, ready } => Some((ready.is_ok(), homes::weight(*seed, limit))),
-            State::Away { .. } => None,
+            PeerState::There { seed, ready } => Some((ready.is_ok(), homes::weight(*seed, limit))),
+            PeerState::Away { .. } => None,
         }
     }
 
     pub(super) fn is_there(&self) -> bool {
-        matches!(*self.state.lock(), State::There { .. })
+        matches!(*self.state.lock(), PeerState::There { .. })
     }
 
     /// Whether it and its ledger answer; the reason if not.
     pub(super) fn ready(&self) -> Result<(), String> {
         match &*self.state.lock() {
-            State::There { ready: Ok(()), .. } => Ok(()),
-            State::There { ready: Err(why), .. } | State::Away { why } => {
+            PeerState::There { ready: Ok(()), .. } => Ok(()),
+            PeerState::There { ready: Err(why), .. } | PeerState::Away { why } => {
                 Err(format!("{}: {why}", self.address))
             }
         }
     }
 
     /// Notes how it is; how it was.
-    pub(super) fn set(&self, state: State) -> State {
+    pub(super) fn set(&self, state: PeerState) -> PeerState {
         std::mem::replace(&mut *self.state.lock(), state)
     }
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::lowering::Lowering;
-use super::peer::{Peer, State};
+use super::peer::{Peer, PeerState};
 use super::{Options, pb, wire};
 use crate::clock;
 use crate::ledger::{Account, Action, CapacityEvent, Chain, Hold, LedgerError, SlabHeld, Transfer, Want};
@@ -89,9 +89,9 @@ impl Shared {
     }
 
     /// Notes how a hub is, and says so when that changes.
-    pub(super) fn note(&self, peer: &Peer, state: State) {
+    pub(super) fn note(&self, peer: &Peer, state: PeerState) {
         let before = peer.ready();
-        let was_there = matches!(peer.set(state), State::There { .. });
+        let was_there = matches!(peer.set(state), PeerState::There { .. });
         let after = peer.ready();
         if before != after {
             match &after {

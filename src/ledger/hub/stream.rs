@@ -15,7 +15,7 @@ use tonic::Streaming;
 use tonic::transport::Endpoint;
 
 use super::pb::ledger_service_client::LedgerServiceClient;
-use super::peer::{Outgoing, Peer, State, Undo};
+use super::peer::{Outgoing, Peer, PeerState, Undo};
 use super::{Shared, homes, pb, wire};
 use crate::retry::backoff::Backoff;
 use crate::trace::{Batch, Link};
@@ -51,7 +51,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, mut queue: mpsc::R
             }
             Err(why) => why,
         };
-        shared.note(&peer, State::Away { why });
+        shared.note(&peer, PeerState::Away { why });
         shared.give_back_all(peer.lose_all());
         tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
     }
@@ -221,9 +221,9 @@ impl Stream<'_> {
         self.is_leaving |= status.leaving;
         let ready = if status.ready { Ok(()) } else { Err(format!("its {}", status.reason)) };
         let state = if self.is_leaving {
-            State::Away { why: STOPPING.to_owned() }
+            PeerState::Away { why: STOPPING.to_owned() }
         } else {
-            State::There { seed: self.seed, ready }
+            PeerState::There { seed: self.seed, ready }
         };
         self.shared.note(self.peer, state);
     }

@@ -57,7 +57,7 @@ struct Shared<L> {
 
 /// What has to be done for a chain next.
 #[allow(clippy::large_enum_variant, reason = "moved once, and never kept")]
-enum Step {
+enum NextStep {
     Answered(Outcome),
     Wait(watch::Receiver<()>),
     /// The ledger has to be asked for what slabs don't have.
@@ -130,24 +130,24 @@ impl<L> Shared<L> {
 
 impl<L: Ledger + 'static> Shared<L> {
     /// Asks the core about a chain of which something may come from slabs.
-    fn decide(self: &Arc<Self>, split: &Split, waits: u32) -> Step {
+    fn decide(self: &Arc<Self>, split: &Split, waits: u32) -> NextStep {
         let mut asks = Asks::new();
         let decision = self.core.request(&split.needs, split.has_exact(), waits, &mut Live, &mut asks);
         self.follow_up(asks);
         match decision {
             Decision::Admitted => {
                 self.metrics.slab_answers.slab.inc();
-                Step::Answered(Outcome::bare(Verdict::Done))
+                NextStep::Answered(Outcome::bare(Verdict::Done))
             }
             Decision::Full { index } => {
                 self.metrics.slab_answers.full.inc();
                 let refusal = Refusal::one(split.places[index], RefusalCode::ExceedsCredits);
-                Step::Answered(Outcome::bare(Verdict::Refused(refusal)))
+                NextStep::Answered(Outcome::bare(Verdict::Refused(refusal)))
             }
-            Decision::Wait(bell) => Step::Wait(bell),
+            Decision::Wait(bell) => NextStep::Wait(bell),
             Decision::Ledger(aside) => {
                 self.metrics.slab_answers.ledger.inc();
-                Step::Ask(aside)
+                NextStep::Ask(aside)
             }
         }
     }
@@ -157,14 +157,14 @@ impl<L: Ledger + 'static> Shared<L> {
         self: &Arc<Self>,
         chain: &Chain,
         split: &Split,
-        mut step: Step,
+        mut step: NextStep,
     ) -> Result<Outcome, LedgerError> {
         let mut waits = 0;
         loop {
             match step {
-                Step::Answered(outcome) => return Ok(outcome),
-                Step::Ask(aside) => return self.ask_ledger(chain, split, aside).await,
-                Step::Wait(mut bell) => {
+                NextStep::Answered(outcome) => return Ok(outcome),
+                NextStep::Ask(aside) => return self.ask_ledger(chain, split, aside).await,
+                NextStep::Wait(mut bell) => {
                     // This can't fail, because a limit is not forgotten while somebody waits for it. If it did, asking again would be right.
                     let _ = bell.changed().await;
                     waits += 1;
@@ -260,7 +260,7 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
             Keep::Name => None,
             _ => Some(shared.decide(&split, 0)),
         };
-        if let Some(Step::Answered(outcome)) = first {
+        if let Some(NextStep::Answered(outcome)) = first {
             return Ok(outcome);
         }
         let answer = async {

@@ -27,11 +27,11 @@ pub struct GiveBack<A> {
     pub name: LeaseId,
     /// It was taken as much as there was.
     pub up_to: bool,
-    pub step: Step,
+    pub step: ReturnStep,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ReturnStep {
     /// Voids what was taken.
     Void,
     /// Voids what was taken and reserves the spent part of it instead, both or neither.
@@ -134,11 +134,12 @@ impl<A: Clone> Returns<A> {
             self.unspent -= 1;
         }
         let step = match back.stage {
-            Stage::Void => Step::Void,
-            Stage::VoidKept => Step::VoidKept,
-            Stage::Keep => {
-                Step::Keep { units: back.spent, timeout_seconds: backstop_seconds(back.free_at_ms, now_ms) }
-            }
+            Stage::Void => ReturnStep::Void,
+            Stage::VoidKept => ReturnStep::VoidKept,
+            Stage::Keep => ReturnStep::Keep {
+                units: back.spent,
+                timeout_seconds: backstop_seconds(back.free_at_ms, now_ms),
+            },
         };
         let give_back =
             GiveBack { account: back.account.clone(), name: back.name.clone(), up_to: back.up_to, step };

@@ -41,7 +41,7 @@ const FIRST_MS: u64 = 1_763_300_000_123;
 fn a_recorded_run_replays_to_the_same_denials() {
     let mut world = World::new(LIMITS);
     world.write("here/retry_policy.yaml", b"retry_policy: {rolling: {informed: true}}");
-    let dir = world.options.config_dir.clone().unwrap();
+    let dir = world.options.config.dir.clone().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut time = VirtualTime::begin(FIRST_MS);
     let (recorded, denied) = runtime.block_on(async {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::state::{Heaviest, Input};
 use super::*;
 
-fn screen(state: &State, width: u16, height: u16) -> String {
+fn screen(state: &TopState, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test screen must open");
     terminal.draw(|frame| draw(state, frame)).expect("a test screen must take it");
     let buffer = terminal.backend().buffer();
@@ -33,8 +33,8 @@ fn denied() -> Input {
     Input::Happened(Happened::Denied { time: 3_723_000, key, reason, retry_after_ms, denials: 7 })
 }
 
-fn state(inputs: impl IntoIterator<Item = Input>) -> State {
-    let mut state = State::new("127.0.0.1:8080", By::Denied);
+fn state(inputs: impl IntoIterator<Item = Input>) -> TopState {
+    let mut state = TopState::new("127.0.0.1:8080", By::Denied);
     inputs.into_iter().for_each(|input| state.take(input));
     state
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::ledger::slabs::limit::tests::At;
-use crate::ledger::slabs::returns::Step;
+use crate::ledger::slabs::returns::ReturnStep;
 use crate::ledger::slabs::times::Times;
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ fn limits_that_may_have_less_give_back_at_once() {
         core.recheck(|account| now.filter(|_| *account == "a"), &mut At(1_004));
         assert_eq!(core.slabs(), usize::from(keeps), "{now:?}");
         let back = core.next_due(&mut At(1_004)).map(|(_, back)| (back.account, back.step));
-        assert_eq!(back, (!keeps).then_some(("a", Step::Void)), "{now:?}");
+        assert_eq!(back, (!keeps).then_some(("a", ReturnStep::Void)), "{now:?}");
     }
 }
 
@@ -69,6 +69,6 @@ fn what_is_still_asked_for_is_given_back_when_it_comes() {
     core.took(LIMIT, Took::Units(asks[0].2.amount), &mut At(1_007), &mut Asks::new());
     assert_eq!(core.slabs(), 0);
     let unspent = std::iter::from_fn(|| core.next_due(&mut At(1_007)));
-    let steps: Vec<Step> = unspent.map(|(_, back)| back.step).collect();
-    assert_eq!(steps, [Step::Void], "the first one is spent and stays so for its window");
+    let steps: Vec<ReturnStep> = unspent.map(|(_, back)| back.step).collect();
+    assert_eq!(steps, [ReturnStep::Void], "the first one is spent and stays so for its window");
 }

@@ -9,7 +9,7 @@ use super::guards::{Returning, Taking};
 use super::{Live, Shared};
 use crate::clock;
 use crate::ledger::slabs::limit::{Ask, Took};
-use crate::ledger::slabs::returns::{GiveBack, Landed, Number, Step};
+use crate::ledger::slabs::returns::{GiveBack, Landed, Number, ReturnStep};
 use crate::ledger::{
     Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
 };
@@ -99,9 +99,9 @@ fn chain_of(back: GiveBack<Arc<Account>>) -> Chain {
     let void = if up_to { Action::VoidTaken } else { Action::Void };
     let one = |action| Transfer { account: Arc::clone(&account), action };
     let transfers = match step {
-        Step::Void => smallvec![one(void)],
-        Step::VoidKept => smallvec![one(Action::VoidRereserved)],
-        Step::Keep { units, timeout_seconds } => {
+        ReturnStep::Void => smallvec![one(void)],
+        ReturnStep::VoidKept => smallvec![one(Action::VoidRereserved)],
+        ReturnStep::Keep { units, timeout_seconds } => {
             // Whatever the capacity is now: it is taken from what the account has.
             let hold = Hold {
                 amount: units,

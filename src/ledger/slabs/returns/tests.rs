@@ -6,7 +6,7 @@ fn ended(taken: u64, spent: u64, free_at_ms: u64) -> Ended {
     Ended { name: LeaseId::fresh(1, u128::from(taken)), up_to: false, taken, spent, free_at_ms }
 }
 
-fn step(returns: &mut Returns<&'static str>, now_ms: u64) -> Option<(Number, Step)> {
+fn step(returns: &mut Returns<&'static str>, now_ms: u64) -> Option<(Number, ReturnStep)> {
     returns.next(now_ms).map(|(number, back)| (number, back.step))
 }
 
@@ -16,7 +16,7 @@ fn nothing_spent_goes_back_at_once() {
     returns.add("a", ended(9, 0, 60_000), 1_000);
     assert_eq!((returns.unspent(), returns.next_due_ms()), (1, Some(1_000)));
     let (number, back) = step(&mut returns, 1_000).unwrap();
-    assert_eq!(back, Step::Void);
+    assert_eq!(back, ReturnStep::Void);
     assert_eq!(returns.next_due_ms(), None);
     returns.answered(number, Landed::Done, 1_001, |_| 0);
     assert!(returns.is_empty());
@@ -28,7 +28,7 @@ fn all_spent_goes_back_to_the_millisecond() {
     let mut returns = Returns::new(10);
     returns.add("a", ended(9, 9, 61_001), 1_000);
     assert_eq!((returns.unspent(), step(&mut returns, 61_000)), (0, None));
-    assert_eq!(step(&mut returns, 61_001).unwrap().1, Step::Void);
+    assert_eq!(step(&mut returns, 61_001).unwrap().1, ReturnStep::Void);
 }
 
 #[test]
@@ -37,11 +37,11 @@ fn a_part_is_kept_until_its_time_and_then_voided() {
     returns.add("a", ended(9, 4, 61_001), 1_000);
     let (number, back) = step(&mut returns, 1_500).unwrap();
     // 59.501 s rounded up, and 2 s.
-    assert_eq!(back, Step::Keep { units: 4, timeout_seconds: NonZeroU32::new(62).unwrap() });
+    assert_eq!(back, ReturnStep::Keep { units: 4, timeout_seconds: NonZeroU32::new(62).unwrap() });
     returns.answered(number, Landed::Done, 1_502, |_| 0);
     assert_eq!((returns.unspent(), step(&mut returns, 61_000)), (0, None));
     let (number, back) = step(&mut returns, 61_001).unwrap();
-    assert_eq!(back, Step::VoidKept);
+    assert_eq!(back, ReturnStep::VoidKept);
     returns.answered(number, Landed::Done, 61_002, |_| 0);
     assert!(returns.is_empty());
 }
@@ -54,7 +54,7 @@ fn what_is_not_answered_is_sent_again_until_it_is() {
     for retry in 0..20 {
         let (number, back) = step(&mut returns, now_ms).unwrap();
         assert!(
-            matches!(back, Step::Keep { units: 4, .. }),
+            matches!(back, ReturnStep::Keep { units: 4, .. }),
             "it may have happened: no other step, not even later"
         );
         returns.answered(number, Landed::Failed, now_ms, |n| n);
@@ -73,7 +73,7 @@ fn what_is_not_answered_is_sent_again_until_it_is() {
 fn what_comes_too_late_to_be_kept_is_voided_whole() {
     let mut returns = Returns::new(10);
     returns.add("a", ended(9, 4, 2_001), 1_000);
-    assert_eq!(step(&mut returns, 2_001).unwrap().1, Step::Void);
+    assert_eq!(step(&mut returns, 2_001).unwrap().1, ReturnStep::Void);
     assert_eq!(returns.unspent(), 0);
 }
 

@@ -2,7 +2,7 @@
 
 use sluice::ledger::slabs::core::{Asks, Settled};
 use sluice::ledger::slabs::limit::Took;
-use sluice::ledger::slabs::returns::{GiveBack, Landed, Step};
+use sluice::ledger::slabs::returns::{GiveBack, Landed, ReturnStep};
 
 use super::{Happening, World};
 use crate::slab_simulation::instance::{Call, limit_id};
@@ -129,9 +129,9 @@ pub fn give_back_chain(back: &GiveBack<usize>, capacity: u64) -> Vec<Transfer> {
     let one = |action| Transfer { lease: back.name.bits(), limit: back.account, action };
     let void = one(Action::Void { label: Label::Void, target: Label::Reserve });
     match back.step {
-        Step::Void => vec![void],
-        Step::VoidKept => vec![one(Action::Void { label: Label::VoidKept, target: Label::Kept })],
-        Step::Keep { units, timeout_seconds } => {
+        ReturnStep::Void => vec![void],
+        ReturnStep::VoidKept => vec![one(Action::Void { label: Label::VoidKept, target: Label::Kept })],
+        ReturnStep::Keep { units, timeout_seconds } => {
             let (label, seconds) = (Label::Kept, timeout_seconds.get());
             vec![void, one(Action::Reserve { label, amount: units, capacity, seconds, up_to: false })]
         }
