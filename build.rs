@@ -1,4 +1,4 @@
-//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for Envoy's messages, for the lease API, for hubs and for
+//! Compiles proto/ in Rust: descriptors for reflection and JSON, code for the lease API, for hubs, for limits from xDS and for
 //! traces. Nobody needs protoc.
 
 use std::path::PathBuf;
@@ -10,8 +10,7 @@ const ENVOY: &str = "proto/envoy/service/ratelimit/v3/rls.proto";
 const LEASES: &str = "proto/sluice/v1/lease.proto";
 const LEDGER: &str = "proto/sluice/v1/ledger.proto";
 const CODEC: &str = "crate::codec::ProtoCodec";
-const XDS: [&str; 2] =
-    ["proto/envoy/service/discovery/v3/ads.proto", "proto/ratelimit/config/ratelimit/v3/rls_conf.proto"];
+const XDS: &str = "proto/ratelimit/config/ratelimit/v3/rls_conf.proto";
 const TRACES: &str = "proto/opentelemetry/proto/collector/trace/v1/trace_service.proto";
 
 /// The messages of the lease API are its JSON too. A misspelt field is a mistake, what is left out is empty.
@@ -31,24 +30,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::create_dir_all(&ledger)?;
     let builder = tonic_prost_build::configure().emit_rerun_if_changed(false).codec_path(CODEC);
     builder.out_dir(ledger).compile_fds(protox::compile([LEDGER], ["proto"])?)?;
-    protos_of_others(out.join("protos"))?;
+    limits_from_xds()?;
     let traces = tonic_prost_build::configure().emit_rerun_if_changed(false).build_server(false);
     Ok(traces.codec_path(CODEC).compile_fds(protox::compile([TRACES], ["proto"])?)?)
 }
 
-/// Envoy's messages, and those of envoyproxy/ratelimit, as one tree of modules.
-fn protos_of_others(out: PathBuf) -> Result<(), Box<dyn std::error::Error>> {
-    fs::create_dir_all(&out)?;
+fn limits_from_xds() -> Result<(), Box<dyn std::error::Error>> {
     let builder = tonic_prost_build::configure()
         .emit_rerun_if_changed(false)
         .build_server(false)
-        .codec_path(CODEC)
-        .compile_well_known_types(true)
-        // Google's have examples in other languages.
-        .disable_comments(["."])
-        .include_file("tree.rs")
-        .out_dir(out);
-    Ok(builder.compile_fds(protox::compile([ENVOY].into_iter().chain(XDS), ["proto"])?)?)
+        .build_client(false)
+        .extern_path(".google.protobuf.Struct", "::envoy_types::pb::google::protobuf::Struct");
+    Ok(builder.compile_fds(protox::compile([XDS], ["proto"])?)?)
 }
 
 fn lease_api() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,8 +1,9 @@
-//! The messages and services of others that Sluice speaks: Envoy's rate-limit service, the stream of an xDS server, and what
-//! envoyproxy/ratelimit is sent over it.
-//!
-//! Made from proto/, which has the fields that are used here; others are skipped when they come.
+//! The messages and services of others that Sluice speaks: Envoy's, from the crate that has all of them, and what
+//! envoyproxy/ratelimit is sent over xDS, from proto/ratelimit.
 
-#![allow(clippy::all, missing_debug_implementations, unreachable_pub, reason = "generated")]
+pub use envoy_types::pb::{envoy, google};
 
-include!(concat!(env!("OUT_DIR"), "/protos/tree.rs"));
+#[allow(clippy::all, missing_debug_implementations, unreachable_pub, reason = "generated")]
+pub mod ratelimit {
+    tonic::include_proto!("ratelimit.config.ratelimit.v3");
+}

@@ -178,6 +178,7 @@ fn descriptor_status(status: &DescriptorStatus) -> pb::DescriptorStatus {
         }),
         limit_remaining: status.remaining,
         duration_until_reset: status.reset_ms.map(duration),
+        ..Default::default()
     }
 }
 

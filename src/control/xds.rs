@@ -24,7 +24,7 @@ use crate::protos::envoy::config::core::v3::node::UserAgentVersionType;
 use crate::protos::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::protos::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::protos::google::rpc::Status as Refusal;
-pub use crate::protos::ratelimit::config::ratelimit::v3 as pb;
+pub use crate::protos::ratelimit as pb;
 use crate::retry::backoff::Backoff;
 use crate::tls::{self, Alpn, Certificates};
 
@@ -178,6 +178,7 @@ impl Follower {
             id: self.server.settings.node_id.clone(),
             user_agent_name: "sluice".to_owned(),
             user_agent_version_type: Some(version),
+            ..Default::default()
         };
         DiscoveryRequest { node: Some(node), type_url: TYPE_URL.to_owned(), ..Default::default() }
     }

@@ -1,20 +1,10 @@
-//! proto/ states the part of Envoy's messages that Sluice speaks: the `envoy-types` crate, which has all of them, must agree with it in
-//! both directions.
+//! proto/ states names and numbers that the Rust types of `envoy-types` must agree with, in both directions.
 
 use std::sync::LazyLock;
 
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::{Duration, Struct, UInt64Value, Value as StructValue, value};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MapKey, MessageDescriptor, ReflectMessage, Value};
 use sluice::api::pb;
@@ -92,40 +82,44 @@ fn survives<M: Message + Default>(name: &str) {
 
 #[test]
 fn requests() {
-    let descriptor = RateLimitDescriptor {
+    let descriptor = pb::RateLimitDescriptor {
         entries: vec![Entry { key: "k".into(), value: "v".into() }; 2],
         limit: Some(RateLimitOverride { requests_per_unit: 5, unit: 6 }),
-        hits_addend: Some(UInt64Value { value: u64::MAX }),
+        hits_addend: Some(pb::UInt64Value { value: u64::MAX }),
         is_negative_hits: true,
     };
     let request =
-        RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor; 2], hits_addend: u32::MAX };
+        pb::RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor; 2], hits_addend: u32::MAX };
     agrees("RateLimitRequest", &request);
-    survives::<RateLimitRequest>("RateLimitRequest");
+    survives::<pb::RateLimitRequest>("RateLimitRequest");
 }
 
 #[test]
 fn responses() {
-    let header = HeaderValue { key: "k".into(), value: "v".into(), raw_value: vec![1, 2] };
-    let status = DescriptorStatus {
-        code: Code::OverLimit as i32,
-        current_limit: Some(RateLimit { name: "n".into(), requests_per_unit: 5, unit: Unit::Week as i32 }),
+    let header = pb::HeaderValue { key: "k".into(), value: "v".into(), raw_value: vec![1, 2] };
+    let status = pb::DescriptorStatus {
+        code: pb::Code::OverLimit as i32,
+        current_limit: Some(pb::RateLimit {
+            name: "n".into(),
+            requests_per_unit: 5,
+            unit: pb::Unit::Week as i32,
+        }),
         limit_remaining: 3,
-        duration_until_reset: Some(Duration { seconds: 4, nanos: 5 }),
+        duration_until_reset: Some(pb::Duration { seconds: 4, nanos: 5 }),
         ..Default::default()
     };
-    let text = StructValue { kind: Some(value::Kind::StringValue("token".into())) };
-    let response = RateLimitResponse {
-        overall_code: Code::OverLimit as i32,
+    let text = pb::Value { kind: Some(pb::value::Kind::StringValue("token".into())) };
+    let response = pb::RateLimitResponse {
+        overall_code: pb::Code::OverLimit as i32,
         statuses: vec![status; 2],
         response_headers_to_add: vec![header.clone(); 2],
         request_headers_to_add: vec![header],
         raw_body: b"body".to_vec(),
-        dynamic_metadata: Some(Struct { fields: [("lease_id".to_owned(), text)].into() }),
+        dynamic_metadata: Some(pb::Struct { fields: [("lease_id".to_owned(), text)].into() }),
         ..Default::default()
     };
     agrees("RateLimitResponse", &response);
-    survives::<RateLimitResponse>("RateLimitResponse");
+    survives::<pb::RateLimitResponse>("RateLimitResponse");
 }
 
 #[test]
@@ -134,47 +128,8 @@ fn units_have_the_numbers_that_envoy_sends() {
     {
         let unit = POOL.get_enum_by_name(name).unwrap();
         for value in unit.values() {
-            let ours = Unit::try_from(value.number()).unwrap();
+            let ours = pb::Unit::try_from(value.number()).unwrap();
             assert_eq!(ours.as_str_name(), value.name(), "{name}");
         }
     }
-}
-
-/// The same for the stream of an xDS server, whose descriptors nobody asks for.
-#[test]
-fn discovery() {
-    use ::sluice::protos::envoy::config::core::v3::Node;
-    use ::sluice::protos::envoy::config::core::v3::node::UserAgentVersionType;
-    use ::sluice::protos::envoy::service::discovery::v3 as ours;
-    use ::sluice::protos::google::protobuf::Any;
-    use ::sluice::protos::google::rpc::Status;
-    let resource = Any { type_url: "t".into(), value: vec![1, 2] };
-    let version = UserAgentVersionType::UserAgentVersion("1".into());
-    let request = ours::DiscoveryRequest {
-        version_info: "v".into(),
-        node: Some(Node {
-            id: "i".into(),
-            user_agent_name: "n".into(),
-            user_agent_version_type: Some(version),
-        }),
-        resource_names: vec!["r".into()],
-        type_url: "t".into(),
-        response_nonce: "n".into(),
-        error_detail: Some(Status { code: 3, message: "m".into(), details: vec![resource.clone()] }),
-    };
-    let response = ours::DiscoveryResponse {
-        version_info: "v".into(),
-        resources: vec![resource],
-        type_url: "t".into(),
-        nonce: "n".into(),
-    };
-    let theirs = DiscoveryRequest::decode(request.encode_to_vec().as_slice()).unwrap();
-    let error = theirs.error_detail.as_ref().unwrap();
-    assert_eq!((theirs.version_info.as_str(), theirs.response_nonce.as_str()), ("v", "n"));
-    assert_eq!((error.code, error.message.as_str(), error.details[0].type_url.as_str()), (3, "m", "t"));
-    assert_eq!(theirs.node.as_ref().unwrap().id, "i");
-    assert_eq!(ours::DiscoveryRequest::decode(theirs.encode_to_vec().as_slice()).unwrap(), request);
-    let theirs = DiscoveryResponse::decode(response.encode_to_vec().as_slice()).unwrap();
-    assert_eq!((theirs.nonce.as_str(), theirs.resources[0].value.as_slice()), ("n", &[1, 2][..]));
-    assert_eq!(ours::DiscoveryResponse::decode(theirs.encode_to_vec().as_slice()).unwrap(), response);
 }
