@@ -17,8 +17,6 @@ use crate::tls::FileProblem;
 pub struct ConfigView {
     version: u64,
     loaded_at: u64,
-    /// As in `sluice_config_info`.
-    hash: String,
     files: Vec<String>,
     problems: Vec<Problem>,
     failing_since: Option<u64>,
@@ -32,7 +30,6 @@ impl ConfigView {
         Self {
             version: snapshot.version,
             loaded_at: snapshot.loaded_at_unix_ms,
-            hash: snapshot.hash.clone(),
             files: snapshot.files.clone(),
             problems: health.problems.into_iter().chain(of_tls.iter().map(problem)).collect(),
             failing_since: tls_since.chain(health.failing_since_unix_ms).min(),

@@ -52,9 +52,7 @@ async fn instances_can_be_compared() {
         let [line] = series(&metrics, "sluice_config_info")[..] else { panic!("one series: {metrics}") };
         let hash =
             line.strip_prefix("sluice_config_info{hash=\"").and_then(|rest| rest.strip_suffix("\"} 1"));
-        let hash = hash.unwrap_or_else(|| panic!("{line}")).to_owned();
-        assert_eq!(app.get("/v1/config").await.json()["hash"], hash.as_str());
-        hash
+        hash.unwrap_or_else(|| panic!("{line}")).to_owned()
     };
     let first = said(&app).await;
     assert_eq!(said(&other).await, first);
