@@ -91,9 +91,7 @@ impl Service {
             if self.recorders.is_anybody_there() {
                 self.record_asked(&snapshot, &request, &decision);
             }
-            if let Some(late) = decision.late.take() {
-                Box::pin(self.charge_late(late)).await;
-            }
+            let late = decision.late.take();
             checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
                 let issued = self.leases.issue(&lease, "");
                 let unsent = if issued.is_some() {
@@ -109,6 +107,10 @@ impl Service {
                 CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }
             });
             (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
+            if let Some(late) = late {
+                // After the lease is tied to its answer: a caller that leaves while this waits gives it back.
+                Box::pin(self.charge_late(late)).await;
+            }
             if self.tells.dynamic_metadata {
                 checked.told = Some(told(&snapshot.registry, &request, &checked.statuses));
             }

@@ -1,11 +1,13 @@
 //! A lease belongs to its answer: callers that leave before they have heard it hold nothing, on every way in.
 
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
 use serde_json::{Value, json};
 use sluice::api::pb::lease as pb;
+use sluice::grpc::rls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -128,6 +130,32 @@ async fn calls_whose_connection_is_closed_hold_nothing() {
     let app = TestApp::with_limits(LIMITS).start().await;
     closed_calls_hold_nothing(&app, "d").await;
     assert!(counted(&app, "voided_on_cancel").await > 0);
+}
+
+/// A quota that is over is charged what it has left, after the decision. A caller that leaves meanwhile holds nothing.
+#[tokio::test]
+async fn a_call_that_is_dropped_during_a_late_charge_holds_nothing() {
+    let limits = "
+domain: d
+descriptors:
+- {key: spent, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, charge: always}}
+- {key: row, quota_mode: true, limits: [{name: held, kind: concurrency, capacity: 9, timeout_seconds: 3600}]}
+";
+    let app = TestApp::with_limits(limits).start().await;
+    let asked = request("spent=a x2 + row=a");
+    let mut call = Box::pin(rls::should_rate_limit(&app.app.service, &asked, None));
+    assert!(
+        call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(),
+        "it has no late charge"
+    );
+    assert_eq!(app.used("d:row=a:held").await, 1);
+    drop(call);
+    assert_eq!(app.used("d:row=a:held").await, 0);
+    until("the late charge", async || match app.used("d:spent=a:hour").await {
+        1 => Ok(()),
+        other => Err(format!("{other} are used")),
+    })
+    .await;
 }
 
 /// An answer that was heard stays heard, however its connection ends.
