@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use super::settle::{LATE_MS, Settlement, may_owe_again};
@@ -233,9 +233,7 @@ impl Leases {
     where
         F: Future<Output = Result<(), LedgerError>> + Send + 'static,
     {
-        let room = tokio::time::timeout(PATIENCE, Arc::clone(&self.settling).acquire_owned()).await;
-        let too_many = || LedgerError::QueueFull { waiting: SETTLING_MAX, per_second: None };
-        let room = room.map_err(|_| too_many())?;
+        let place = self.place(PATIENCE).await?;
         let (metrics, all) = (Arc::clone(&self.metrics), Arc::clone(&self.settling));
         let count = move || {
             let waiting = SETTLING_MAX - all.available_permits();
@@ -244,7 +242,7 @@ impl Leases {
         count();
         let task = self.tasks.spawn(async move {
             let settled = settling.await;
-            drop(room);
+            drop(place);
             count();
             settled
         });
@@ -254,6 +252,16 @@ impl Leases {
             Ok(Err(_)) => Err(LedgerError::Unavailable("the completion was interrupted".to_owned())),
             Err(_) => Err(LedgerError::Unavailable(not_yet.to_owned())),
         }
+    }
+
+    /// A place among what is being settled. Who gets none is not settled, and Envoy tells nobody: so it is logged here.
+    async fn place(&self, within: Duration) -> Result<OwnedSemaphorePermit, LedgerError> {
+        let place = tokio::time::timeout(within, Arc::clone(&self.settling).acquire_owned()).await;
+        place.ok().and_then(Result::ok).ok_or_else(|| {
+            let error = LedgerError::QueueFull { waiting: SETTLING_MAX, per_second: None };
+            self.lost("a completion was not begun, and what it gives back will expire", &error);
+            error
+        })
     }
 
     /// Forgets leases that have ended.
@@ -313,6 +321,19 @@ mod tests {
     use crate::lease::Held;
     use crate::lease::settle::settle;
     use crate::limit::{Kind, LimitKey, Overage};
+
+    #[tokio::test]
+    async fn a_completion_that_finds_no_place_is_counted_as_lost() {
+        let signer = Signer::made_up().unwrap();
+        let leases = Leases::new(signer, 10, Arc::new(Metrics::default()));
+        let all = u32::try_from(SETTLING_MAX).unwrap();
+        let taken = Arc::clone(&leases.settling).try_acquire_many_owned(all).unwrap();
+        assert!(matches!(leases.place(Duration::ZERO).await, Err(LedgerError::QueueFull { .. })));
+        assert_eq!(leases.unsettled.load(Ordering::Relaxed), 1);
+        drop(taken);
+        assert!(leases.place(Duration::ZERO).await.is_ok());
+        assert_eq!(leases.unsettled.load(Ordering::Relaxed), 1);
+    }
 
     /// The table is swept at the very moment at which the same completion would no longer be owed.
     #[test]

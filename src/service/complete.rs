@@ -157,10 +157,14 @@ impl Service {
     /// Charges a refused request for what was used already, even if its caller has gone.
     pub(super) async fn charge_late(self: &Arc<Self>, late: Box<LateCharge>) {
         let service = Arc::clone(self);
-        let charging = async move { service.admission.charge_late(&late).await };
-        if let Err(error) = self.leases.run(charging).await {
-            self.leases.lost("what a refused request had used was not charged", &error);
-        }
+        let charging = async move {
+            let charged = service.admission.charge_late(&late).await;
+            charged.inspect_err(|error| {
+                service.leases.lost("what a refused request had used was not charged", error);
+            })
+        };
+        // Nobody is told: the request is refused in any case.
+        drop(self.leases.run(charging).await);
     }
 
     /// Gives back all of a lease that nobody was told of: nobody else will complete it.
