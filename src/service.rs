@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::HeaderMap;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -42,16 +43,18 @@ pub struct Service {
     ledgers: Ledgers,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
-    /// What it is called where others have a domain.
+    /// Stands for the lease API wherever other calls have a domain.
     lease_api_name: Arc<str>,
     pub(crate) tells: Tells,
     recorders: Arc<Recorders>,
+    /// Held by whoever lists limits.
+    listing: Arc<Mutex<()>>,
     /// Falls before anything stops, so that whoever routes to us goes elsewhere first.
     draining: AtomicBool,
     /// The xDS server has not sent any limits yet, and nobody may be admitted without them.
     unconfigured: AtomicBool,
     calls: TaskTracker,
-    /// Of the gRPC port.
+    /// The open connections of the gRPC port.
     connections: TaskTracker,
     /// Cancelled when those who watch should go.
     watching: CancellationToken,
@@ -82,6 +85,7 @@ impl Service {
             lease_api_name,
             tells,
             recorders: Arc::default(),
+            listing: Arc::default(),
             draining,
             unconfigured,
             calls,

@@ -115,9 +115,11 @@ impl Service {
     /// Named limits, and the derived ones that this instance remembers.
     pub(crate) async fn find_limits(self: &Arc<Self>, listing: &Listing) -> Result<Found, LedgerError> {
         let (service, wanted) = (Arc::clone(self), listing.clone());
-        // There may be a million: they are gone through on a thread where no decision waits.
-        let listed = tokio::task::spawn_blocking(move || service.list(&wanted)).await;
-        let (found, total) =
+        // There may be a million, and each listing copies all of them. So there is one listing at a time, which goes on if its caller
+        // leaves, and it is made on a thread where no decision waits.
+        let alone = Arc::clone(&self.listing).lock_owned().await;
+        let listed = tokio::task::spawn_blocking(move || (service.list(&wanted), alone)).await;
+        let ((found, total), _alone) =
             listed.map_err(|_| LedgerError::Unavailable("the limits could not be listed".to_owned()))?;
         let mut states = self.states(found).await?;
         if listing.sort == Sort::Used {
