@@ -12,10 +12,12 @@
 //!   to another site, and we don't answer such questions. A program may leave it out: a page that does so is known by its
 //!   `origin`.
 //!
-//! Reads change nothing, with one exception: who picks up a lease by GET. A page with a foreign `host` may not.
+//! Reads change nothing, with one exception: a GET may pick up a lease. So a GET may do that only if `host` and `origin` are
+//! ours as above, and `sec-fetch-site`, where it is there, says that the call comes from our own page or from none. Browsers
+//! leave out the `origin` of a plain GET.
 //!
-//! A name in DNS is nobody's proof, so a Kubernetes service's is foreign too: who calls by it sends the token, which the
-//! port needs anyway beyond loopback.
+//! A name in DNS proves nothing, so the name of a Kubernetes service is foreign too. Who calls by such a name sends the token,
+//! which the port needs anyway beyond loopback.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -24,6 +26,9 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use super::error::ApiError;
+
+/// Where a browser says a call comes from: a page of the same origin, of another one, or none, as when an address is typed.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// This machine's name, as its kernel has it.
 static MACHINE: LazyLock<String> =
@@ -52,8 +57,18 @@ pub(crate) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
     None
 }
 
+/// Whether no page of another site makes this call, as far as its browser says so. For reads that do more than read.
+pub(crate) fn is_of_no_other_site(uri: &Uri, headers: &HeaderMap) -> bool {
+    let is_from_here = match only(headers, FETCH_SITE) {
+        Ok(None) => true,
+        Ok(Some(site)) => site == "same-origin" || site == "none",
+        Err(Several) => false,
+    };
+    is_from_here && is_host_ours(uri, headers) && is_origin_ours(headers)
+}
+
 /// Whether all that a call says of its host names this machine.
-pub(crate) fn is_host_ours(uri: &Uri, headers: &HeaderMap) -> bool {
+fn is_host_ours(uri: &Uri, headers: &HeaderMap) -> bool {
     let by_header = match only(headers, header::HOST) {
         Ok(None) => true,
         Ok(Some(host)) => authority(host).is_some_and(|host| is_ours(&host)),
@@ -133,8 +148,7 @@ mod tests {
 
     const JSON: &str = "content-type: application/json";
 
-    /// The error that these headers get; empty if none.
-    fn said(method: Method, lines: &[&str]) -> String {
+    fn headers(lines: &[&str]) -> HeaderMap {
         let header = |line: &&str| {
             let (name, value) = line.split_once(": ").expect("name: value");
             (name.parse::<HeaderName>().expect("a name"), value.parse::<HeaderValue>().expect("a value"))
@@ -143,7 +157,12 @@ mod tests {
         for (name, value) in lines.iter().map(header) {
             headers.append(name, value);
         }
-        refusal(&method, &Uri::from_static("/json"), &headers)
+        headers
+    }
+
+    /// The error that these headers get; empty if none.
+    fn said(method: Method, lines: &[&str]) -> String {
+        refusal(&method, &Uri::from_static("/json"), &headers(lines))
             .map(|error| error.code().to_owned())
             .unwrap_or_default()
     }
@@ -223,6 +242,23 @@ mod tests {
             said(Method::POST, &["host: localhost", "content-type: text/plain", JSON]),
             "unsupported_media_type"
         );
+    }
+
+    #[test]
+    fn a_read_that_does_more_is_for_programs_and_our_own_page() {
+        for (line, expected) in [
+            ("accept: */*", true),
+            ("sec-fetch-site: none", true),
+            ("sec-fetch-site: same-origin", true),
+            ("origin: http://localhost", true),
+            ("sec-fetch-site: same-site", false),
+            ("sec-fetch-site: cross-site", false),
+            ("origin: http://evil.example", false),
+            ("host: evil.example", false),
+        ] {
+            let headers = headers(&["host: localhost", line]);
+            assert_eq!(is_of_no_other_site(&Uri::from_static("/"), &headers), expected, "{line}");
+        }
     }
 
     #[test]

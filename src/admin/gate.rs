@@ -53,10 +53,10 @@ impl Gate {
             return self.admit_in_place(request, reads);
         }
         let Some(token) = &self.token else {
-            let is_ours = browser::is_host_ours(uri, headers);
             return match browser::refusal(method, uri, headers) {
                 Some(error) => Err(error),
-                None => Ok(if is_ours { Access::Full } else { Access::Look }),
+                None if browser::is_of_no_other_site(uri, headers) => Ok(Access::Full),
+                None => Ok(Access::Look),
             };
         };
         if token.is_in(request.headers()) {
