@@ -103,10 +103,13 @@ impl Front {
                 return Ok(answer);
             }
         };
-        let is_stream = is_stream(request.uri().path());
+        // Asked first, because nearly every call is this one.
+        let is_should_rate_limit = request.uri().path() == rls::PATH;
+        let is_stream = !is_should_rate_limit && is_stream(request.uri().path());
         let limit = head.timeout(request.headers());
+        let may_be_plain = is_should_rate_limit && !head.is_encoded;
         let request = request.map(|body| RequestBody::new(body, Arc::clone(&call)));
-        let routed = std::pin::pin!(self.route(&head, request));
+        let routed = std::pin::pin!(self.route(&head, may_be_plain, request));
         let mut answer = match limit {
             None => routed.await?,
             Some(limit) => match tokio::time::timeout(limit, routed).await {
@@ -124,10 +127,11 @@ impl Front {
     async fn route(
         self: Arc<Self>,
         head: &Head,
+        may_be_plain: bool,
         request: Request<RequestBody>,
     ) -> Result<Response<Answer>, Infallible> {
         // What goes to tonic is on the heap, so that those calls that don't need no room for it.
-        if request.uri().path() != rls::PATH || head.is_encoded {
+        if !may_be_plain {
             return Box::pin(self.by_tonic(request)).await;
         }
         let (parts, mut body) = request.into_parts();

@@ -176,7 +176,7 @@ impl Core {
     /// From here on it succeeds.
     fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
         let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
-        let mut taken = trial.taken.clone().into_iter();
+        let mut takes = 0;
         for transfer in &chain.transfers {
             let id = transfer.account.id;
             let tried = trial.account(id);
@@ -189,7 +189,8 @@ impl Core {
                 Action::Reserve(hold) => self.hold(chain, lease, slot, Purpose::Reserve, hold, now_ms),
                 Action::Rereserve(hold) => self.hold(chain, lease, slot, Purpose::Rereserve, hold, now_ms),
                 Action::TakeUpTo(hold) => {
-                    let amount = taken.next().expect("what it takes must be known");
+                    let amount = trial.taken[takes];
+                    takes += 1;
                     self.hold(chain, lease, slot, Purpose::Take, Hold { amount, ..hold }, now_ms);
                 }
                 Action::Void | Action::VoidTaken | Action::VoidRereserved => {
