@@ -2,6 +2,9 @@
 //!
 //! The contract: a million decisions a second of match and memory reserve, with 3 requirements and 10,000 tenants.
 
+#[path = "shared/chain.rs"]
+mod chain;
+
 use std::fmt::Write;
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -16,9 +19,8 @@ use sluice::app::{App, Options};
 use sluice::config::settings::value::Listen;
 use sluice::config::{Document, load, load_limits};
 use sluice::grpc::rls;
+use sluice::ledger::Accounts;
 use sluice::ledger::memory::Memory;
-use sluice::ledger::{Accounts, Action, Chain, Hold, Keep, Transfer};
-use sluice::limit::LeaseId;
 use sluice::limit::key::Entry;
 use sluice::protos::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry as WireEntry;
 use sluice::registry::{Ask, Registry};
@@ -108,19 +110,7 @@ fn pure(c: &mut Criterion) {
             now_ms += u64::from(calls.is_multiple_of(1000));
             let plan = registry.plan("llm", &[ask(&tenants[next()], "plain")], &accounts);
             let plan = plan.expect("three requirements must be few enough");
-            let transfers = plan.requirements.iter().map(|requirement| {
-                let hold = Hold {
-                    amount: requirement.amount,
-                    lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
-                    capacity: requirement.spec.capacity,
-                    is_exact: true,
-                    overage: requirement.spec.overage,
-                };
-                Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
-            });
-            let lease = LeaseId::fresh(now_ms, fastrand::u128(..));
-            let chain = Chain { lease, keep: Keep::Nothing, transfers: transfers.collect() };
-            memory.apply_at(black_box(&chain), now_ms)
+            memory.apply_at(black_box(&chain::reserve(&plan, now_ms)), now_ms)
         });
     });
     group.finish();

@@ -3,16 +3,17 @@
 //!
 //! The contract: at most twice the time, and 100 MB for any length of log.
 
+#[path = "shared/chain.rs"]
+mod chain;
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use sluice::config::{Document, Problem, load_limits};
+use sluice::ledger::Accounts;
 use sluice::ledger::memory::Memory;
-use sluice::ledger::{Accounts, Action, Chain, Hold, Keep, Transfer};
-use sluice::limit::LeaseId;
 use sluice::limit::key::Entry;
 use sluice::registry::Ask;
 use sluice::simulate::{Options, Progress, Watch, run};
@@ -63,19 +64,7 @@ fn pure(order: &[usize], per_ms: usize) -> f64 {
         let entries = smallvec![Entry { key: "tenant", value: names[*tenant].as_str() }];
         let plan = registry.plan("llm", &[Ask { entries, hits: 100, limit: None }], &accounts);
         let plan = plan.expect("three requirements must be few enough");
-        let transfers = plan.requirements.iter().map(|requirement| {
-            let hold = Hold {
-                amount: requirement.amount,
-                lifetime_seconds: requirement.spec.kind.lifetime_seconds(),
-                capacity: requirement.spec.capacity,
-                is_exact: true,
-                overage: requirement.spec.overage,
-            };
-            Transfer { account: Arc::clone(&requirement.account), action: Action::Reserve(hold) }
-        });
-        let lease = LeaseId::fresh(now_ms, fastrand::u128(..));
-        let chain = Chain { lease, keep: Keep::Nothing, transfers: transfers.collect() };
-        memory.apply_at(&chain, now_ms).expect("the ledger must have room");
+        memory.apply_at(&chain::reserve(&plan, now_ms), now_ms).expect("the ledger must have room");
     }
     start.elapsed().as_secs_f64()
 }

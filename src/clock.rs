@@ -2,6 +2,8 @@
 //!
 //! A thread that simulates has [`VirtualTime`] instead: what runs on it reads the time that was set.
 
+pub(crate) mod calendar;
+
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::OnceLock;

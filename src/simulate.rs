@@ -15,6 +15,7 @@ mod markup;
 mod clients;
 mod compare;
 mod decisions;
+mod document;
 mod limits;
 mod run;
 mod scenario;

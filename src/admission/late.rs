@@ -18,11 +18,10 @@ use super::{Admission, Name};
 use crate::clock;
 use crate::ledger::{
     Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer,
-    Verdict, Want,
+    Verdict, Want, complete_patiently,
 };
 use crate::limit::{LeaseId, Overage, RequirementSet};
 use crate::registry::Plan;
-use crate::retry::backoff::Backoff;
 
 /// How long the ledger is waited for: a restart takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -141,19 +140,9 @@ impl Admission {
         balance.map_or(0, |balance| balance.capacity.min(capacity).saturating_sub(balance.used))
     }
 
-    /// Its transfers are named, so that however often it is sent, it happens once.
     async fn patiently(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         let started = clock::instant();
-        let mut backoff = Backoff::default();
-        loop {
-            match self.ledger.complete(chain).await {
-                Err(error @ LedgerError::Full(_)) => return Err(error),
-                Err(_) if started.elapsed() < PATIENCE => {
-                    tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-                }
-                answer => return answer,
-            }
-        }
+        complete_patiently(&self.ledger, || chain.clone(), || started.elapsed() >= PATIENCE).await
     }
 }
 

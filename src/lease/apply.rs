@@ -12,9 +12,8 @@ use futures_util::future::join_all;
 use super::Lease;
 use super::settle::Settlement;
 use crate::clock;
-use crate::ledger::{Account, Accounts, Action, Chain, Ledger, LedgerError, LiveLedger, Verdict};
+use crate::ledger::{Account, Accounts, Action, Chain, LedgerError, LiveLedger, Verdict, complete_patiently};
 use crate::registry::Registry;
-use crate::retry::backoff::Backoff;
 
 /// A restart of the ledger takes some seconds.
 const RESTART_MS: u64 = 10_000;
@@ -75,17 +74,9 @@ impl Settler<'_> {
 
     async fn patiently(self, chain: Chain, until_unix_ms: u64) -> Result<Verdict, LedgerError> {
         let started = clock::instant();
-        let mut backoff = Backoff::default();
-        loop {
-            let waited_seconds = started.elapsed().as_secs();
-            match self.ledger.complete(&shortened(chain.clone(), waited_seconds)).await {
-                Ok(outcome) => return Ok(outcome.verdict),
-                // Waiting doesn't help against a full ledger, and after its end a lease has come back by itself.
-                Err(error @ LedgerError::Full(_)) => return Err(error),
-                Err(error) if clock::unix_ms() >= until_unix_ms => return Err(error),
-                Err(_) => tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await,
-            }
-        }
+        let rest_of_it = || shortened(chain.clone(), started.elapsed().as_secs());
+        let is_too_late = || clock::unix_ms() >= until_unix_ms;
+        complete_patiently(self.ledger, rest_of_it, is_too_late).await.map(|outcome| outcome.verdict)
     }
 }
 

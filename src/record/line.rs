@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::calendar;
+
 /// One request, and what was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Line<'a> {
@@ -69,24 +71,10 @@ const SECONDS_PER_DAY: u64 = 86_400;
 pub(crate) fn time_text(unix_ns: u64) -> String {
     let (seconds, ns) = (unix_ns / NS_PER_SECOND, unix_ns % NS_PER_SECOND);
     let (day, second) = (seconds / SECONDS_PER_DAY, seconds % SECONDS_PER_DAY);
-    let (year, month, day) = date(day);
+    // 64 bits of nanoseconds end in the year 2554.
+    let (year, month, day) = calendar::date_of(i64::try_from(day).unwrap_or(0));
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ns:09}Z")
-}
-
-/// The date of a day since 1970. Years that begin in March have the leap day at their end, and 400 of them always have
-/// as many days.
-fn date(day: u64) -> (u64, u64, u64) {
-    const DAYS_TO_1970: u64 = 719_468;
-    const ERA: u64 = 146_097;
-    let day = day + DAYS_TO_1970;
-    let (era, of_era) = (day / ERA, day % ERA);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / (ERA - 1)) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + next_year, month, day)
 }
 
 #[cfg(test)]

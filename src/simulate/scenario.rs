@@ -5,13 +5,11 @@
 
 use std::path::Path;
 
-use super::traffic::name_of;
+use super::document;
 use crate::config::Problem;
 use crate::config::decode::{At, Fields, Sink, read_scalar};
-use crate::config::problem::Problems;
 use crate::config::shape::{Shape, one_of};
 use crate::config::tree::{Data, Value};
-use crate::config::yaml;
 
 static SCENARIO: Shape = Shape {
     name: "a scenario",
@@ -112,29 +110,12 @@ pub(super) enum Piece {
 
 impl Scenario {
     pub(super) fn load(path: &Path) -> Result<Self, Vec<Problem>> {
-        let name = name_of(path);
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
-        Self::parse(&name, &text)
+        document::load(path, read)
     }
 
-    pub(super) fn parse(name: &str, text: &str) -> Result<Self, Vec<Problem>> {
-        let sink = Sink::new(name);
-        let scenario = match yaml::parse(text) {
-            Ok(Some(tree)) => read(&tree, &sink),
-            Ok(None) => {
-                sink.mistake(1, &At::ROOT, || "is empty");
-                None
-            }
-            Err(fault) => {
-                sink.mistake(fault.line, &At::ROOT, || fault.message);
-                None
-            }
-        };
-        let mut problems = Problems::default();
-        problems.absorb(sink.into_problems());
-        problems.finish()?;
-        Ok(scenario.expect("a scenario that can't be read must have a mistake"))
+    #[cfg(test)]
+    fn parse(name: &str, text: &str) -> Result<Self, Vec<Problem>> {
+        document::parse(name, text, read)
     }
 }
 

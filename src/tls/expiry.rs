@@ -2,6 +2,8 @@
 //!
 //! Refuses to say whether that matters.
 
+use crate::clock::calendar;
+
 const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
@@ -42,7 +44,7 @@ fn time(tag: u8, text: &[u8]) -> Option<u64> {
     if !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let number = |part: &[u8]| part.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let number = |part: &[u8]| part.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'));
     let (year, rest) = match (tag, digits.len()) {
         (UTC_TIME, 12) => {
             let year = number(&digits[..2]);
@@ -52,19 +54,11 @@ fn time(tag: u8, text: &[u8]) -> Option<u64> {
         _ => return None,
     };
     let [month, day, hour, minute, second] = [0, 2, 4, 6, 8].map(|at| number(&rest[at..at + 2]));
-    let days = days_until(year, month, day)?;
-    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
-}
-
-/// Days from 1970 to a date. Years begin in March in this computation, so that a leap day is the last day of its year.
-fn days_until(year: u64, month: u64, day: u64) -> Option<u64> {
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    let year = if month <= 2 { year - 1 } else { year };
-    let month = (month + 9) % 12;
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    days.checked_sub(719_468)
+    let days = calendar::days_until(year, month, day);
+    u64::try_from(((days * 24 + hour) * 60 + minute) * 60 + second).ok()
 }
 
 #[cfg(test)]

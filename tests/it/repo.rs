@@ -54,10 +54,18 @@ fn every_rust_file_opens_with_what_it_is_for() {
     assert_eq!(mute, [""; 0], "these have no `//!` on their first line");
 }
 
+/// Past so many lines a file has a second idea in it, which wants a file of its own.
+#[test]
+fn no_file_is_longer_than_one_can_read() {
+    let lines = |path: &PathBuf| read(path).lines().count();
+    let long = files("src", ".rs").into_iter().filter(|path| lines(path) > 400);
+    assert_eq!(long.map(|path| shown(&path)).collect::<Vec<_>>(), [""; 0]);
+}
+
 /// What is spawned bare can end without anybody noticing. Tasks belong to a Supervisor, to a tracker, or to one of these.
 #[test]
 fn every_task_has_an_owner() {
-    let owners = ["src/ledger/tigerbeetle/restart.rs", "src/listen/port.rs"];
+    let owners = ["src/ledger/restart.rs", "src/listen/port.rs"];
     let spawning = files("src", ".rs").into_iter().filter(|path| {
         let text = read(path);
         let (code, _) = text.split_once("\nmod tests {").unwrap_or((&text, ""));

@@ -3,13 +3,11 @@
 use std::path::Path;
 
 use super::format::Format;
-use super::name_of;
 use crate::config::Problem;
 use crate::config::decode::{At, Fields, List, Sink};
-use crate::config::problem::Problems;
 use crate::config::shape::Shape;
 use crate::config::tree::{Data, Value};
-use crate::config::yaml;
+use crate::simulate::document;
 
 static MAP: Shape = Shape {
     name: "a map",
@@ -60,29 +58,7 @@ pub(super) enum Hits {
 
 impl Map {
     pub(crate) fn load(path: &Path) -> Result<Self, Vec<Problem>> {
-        let name = name_of(path);
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
-        Self::parse(&name, &text)
-    }
-
-    pub(super) fn parse(name: &str, text: &str) -> Result<Self, Vec<Problem>> {
-        let sink = Sink::new(name);
-        let map = match yaml::parse(text) {
-            Ok(Some(tree)) => Reader::default().map(&tree, &sink),
-            Ok(None) => {
-                sink.mistake(1, &At::ROOT, || "is empty");
-                None
-            }
-            Err(fault) => {
-                sink.mistake(fault.line, &At::ROOT, || fault.message);
-                None
-            }
-        };
-        let mut problems = Problems::default();
-        problems.absorb(sink.into_problems());
-        problems.finish()?;
-        Ok(map.expect("a map that can't be read must have a mistake"))
+        document::load(path, |tree, sink| Reader::default().map(tree, sink))
     }
 }
 

@@ -1,5 +1,7 @@
 //! When something happened, as logs write it: seconds since 1970, or RFC 3339. In milliseconds here, which is what limits go by.
 
+use crate::clock::calendar::days_until;
+
 /// The end of the year 9999: whatever is later was not meant as seconds.
 const LATEST_MS: u64 = 253_402_300_800_000;
 
@@ -67,7 +69,7 @@ fn of_rfc3339(text: &[u8]) -> Option<u64> {
         }
     };
     let seconds =
-        days_before(year, month, day) * 86_400 + hour * 3600 + (minute - offset_minutes) * 60 + second;
+        days_until(year, month, day) * 86_400 + hour * 3600 + (minute - offset_minutes) * 60 + second;
     u64::try_from(seconds * 1000 + ms).ok()
 }
 
@@ -81,14 +83,6 @@ fn days_of(year: i64, month: i64) -> i64 {
         4 | 6 | 9 | 11 => 30,
         _ => 31,
     }
-}
-
-/// Days from 1970-01-01 to this one. Years are counted from March, so that a leap day is the last of its year.
-fn days_before(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month = if month <= 2 { month + 9 } else { month - 3 };
-    let day_of_year = (153 * month + 2) / 5 + day - 1;
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 
 #[cfg(test)]

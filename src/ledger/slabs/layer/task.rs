@@ -8,13 +8,13 @@ use smallvec::smallvec;
 use super::guards::{Returning, Taking};
 use super::{Live, Shared};
 use crate::clock;
+use crate::ledger::restart::restart_on_panic;
 use crate::ledger::slabs::limit::{Ask, Took};
 use crate::ledger::slabs::returns::{GiveBack, Landed, Number, ReturnStep};
 use crate::ledger::{
     Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
 };
 use crate::limit::{LimitId, Overage};
-use crate::retry::backoff::Backoff;
 
 /// How long the task sleeps at most.
 const SLEEP_MS_MAX: u64 = 1_000;
@@ -25,19 +25,7 @@ const SETTLED_LOOK: Duration = Duration::from_millis(5);
 /// Gives back whatever is due until the process ends. A panic is counted, and it goes on.
 pub(super) async fn run<L: Ledger + 'static>(shared: Arc<Shared<L>>) {
     let due = || shared.closing.clone().run_until_cancelled_owned(give_back_due(Arc::clone(&shared)));
-    restart_on_panic(&shared, due).await;
-}
-
-/// Runs a task until it ends by itself.
-pub(super) async fn restart_on_panic<L, F>(shared: &Shared<L>, task: impl Fn() -> F)
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    let mut backoff = Backoff::default();
-    while shared.tasks.spawn(task()).await.is_err_and(|error| error.is_panic()) {
-        shared.panicked();
-        tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
-    }
+    restart_on_panic(due, |_| shared.panicked()).await;
 }
 
 async fn give_back_due<L: Ledger + 'static>(shared: Arc<Shared<L>>) {

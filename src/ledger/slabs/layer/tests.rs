@@ -55,15 +55,3 @@ async fn what_is_given_back_by_a_task_that_panics_is_given_back_again() {
     assert!(shared.core.next_due_ms().is_some(), "and must be sent again");
     assert_eq!(shared.metrics.slab_panics.get(), 1);
 }
-
-#[tokio::test]
-async fn the_task_that_gives_back_is_started_again() {
-    let (shared, _) = asking();
-    let starts = Arc::new(std::sync::atomic::AtomicU32::new(0));
-    task::restart_on_panic(&shared, || {
-        let start = starts.fetch_add(1, Ordering::Relaxed);
-        async move { assert!(start >= 2, "on purpose") }
-    })
-    .await;
-    assert_eq!((starts.load(Ordering::Relaxed), shared.metrics.slab_panics.get()), (3, 2));
-}

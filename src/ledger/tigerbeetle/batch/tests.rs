@@ -79,19 +79,11 @@ fn work(keep: Keep, holds: &[(&Arc<Account>, u64)]) -> Work {
         Transfer { account: Arc::clone(account), action: Action::Reserve(hold) }
     });
     let lease = LeaseId::fresh(1, fastrand::u128(..));
-    let chain = Chain { lease, keep, transfers: transfers.collect() };
-    Work { chain, kind: WorkKind::Apply, sum: None, reply: None, is_completion: false, link: None }
+    apply(Chain { lease, keep, transfers: transfers.collect() })
 }
 
-fn copy(work: &Work) -> Work {
-    Work {
-        chain: work.chain.clone(),
-        kind: work.kind,
-        sum: None,
-        reply: None,
-        is_completion: false,
-        link: None,
-    }
+fn apply(chain: Chain) -> Work {
+    Work { chain, kind: WorkKind::Apply, sum: None, reply: None, is_completion: false, link: None }
 }
 
 /// What everybody was told, by name; and what is held in sums.
@@ -103,7 +95,8 @@ struct Told {
 /// Decides everything in batches of some size, as the worker does.
 fn decide(server: &mut Server, works: &[Work], sums: bool, batch_size: usize) -> Told {
     let mut told = Told { answers: HashMap::new(), sums: HashMap::new() };
-    let mut next: std::collections::VecDeque<Work> = works.iter().map(copy).collect();
+    let mut next: std::collections::VecDeque<Work> =
+        works.iter().map(|work| apply(work.chain.clone())).collect();
     let mut turn = 0;
     while !next.is_empty() {
         turn += 1;
@@ -298,7 +291,6 @@ fn the_rest_of_a_sum_is_counted_from_when_it_landed() {
 /// A limit whose window is over must not keep the others from being given back.
 #[test]
 fn each_account_is_given_back_on_its_own() {
-    use tb::transfer::Flags;
     let (a, b) = (account("second"), account("day"));
     let (one, two) = (work(Keep::Nothing, &[(&a, 1), (&b, 1)]), work(Keep::Nothing, &[(&a, 2), (&b, 2)]));
     let sum = Sum::of([&one.chain, &two.chain].into_iter(), LeaseId::fresh(1, 7), 5_000).unwrap();
