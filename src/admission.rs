@@ -68,9 +68,9 @@ pub struct Asked<'a> {
     pub snapshot: &'a Snapshot,
     pub plan: &'a Plan,
     pub name: Name<'a>,
-    /// Who asks, for those who look.
+    /// The domain that asks, for the lists of who uses most.
     pub domain: &'a Arc<str>,
-    /// It says that it has tried before.
+    /// The caller says that it has tried before.
     pub is_retry: bool,
     pub now_ms: u64,
 }
@@ -94,7 +94,7 @@ pub struct Admission {
     pub accounts: Accounts,
     /// Keeps a share of each limit for those who wait for it.
     pub share: Arc<Share>,
-    /// What was decided, for those who look.
+    /// What was decided, for those who watch the server.
     pub(crate) activity: Activity<Account>,
     /// `None`: nobody wants traces.
     pub(crate) tracer: Option<Tracer>,
@@ -175,7 +175,7 @@ impl Admission {
         self.admit(&Asked { snapshot, plan, name, domain: &domain.name, is_retry, now_ms }).await
     }
 
-    /// What follows the plan, for those who know what they want.
+    /// Decides a plan: what follows it, for callers who make the plan themselves.
     pub async fn admit(&self, asked: &Asked<'_>) -> Result<Decision, DecideError> {
         let Asked { snapshot, plan, name, now_ms, .. } = *asked;
         self.trace_limits(plan);
@@ -234,7 +234,7 @@ impl Admission {
         Ok(Decision::allowed(plan, findings, name, id, reserved_at_unix_ms))
     }
 
-    /// The denial of what no wait would ever let pass.
+    /// The denial of a plan that asks a limit for more than its capacity, so that no wait would help. `None` if it does not.
     pub fn never(&self, plan: &Plan) -> Option<Denial> {
         let requirement = &plan.requirements[never_fits(plan).lowest()?];
         let limit = Some(requirement.account.key.clone());

@@ -45,7 +45,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// A collector may take this long for the last traces.
 const TRACES_WITHIN: Duration = Duration::from_secs(3);
 
-/// How often it is looked whether anybody is still connected.
+/// How often we look whether anybody is still connected.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// Tasks may take this long to end after all that was promised is done. Idle connections stay open longer.
@@ -248,7 +248,7 @@ impl App {
         })
     }
 
-    /// Returns when a part of it ends by itself, which none should: which, and why.
+    /// Returns when a part of the server ends by itself, which none should. Says which part, and why.
     pub async fn failed(&self) -> String {
         self.tasks.failure().await
     }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub const NS_PER_MS: u64 = 1_000_000;
 
-/// A multiple of whatever expiring is rounded to for windows of the usual lengths: see [`beginning_ns`].
+/// Expiry is rounded to a part of the window. For windows of the usual lengths a week is a multiple of that part: see
+/// [`beginning_ns`].
 const WEEK_NS: u64 = 7 * 24 * 3_600_000 * NS_PER_MS;
 
 /// When this process first looked, in nanoseconds.
@@ -57,8 +58,9 @@ pub(crate) fn unix_ns_of(monotonic_ns: u64) -> u64 {
     START.get().map_or(0, |start| start.to_unix).saturating_add(monotonic_ns)
 }
 
-/// Where [`monotonic_ns`] begins: as far into a week as it was then, so that what is rounded to a part of its window is
-/// rounded alike when the same traffic is simulated later. A week ahead, so that "a while ago" can be subtracted from it.
+/// The value that [`monotonic_ns`] begins with. It is as far into a week as the wall clock is then, so that what is rounded to a
+/// part of its window is rounded alike when the same traffic is simulated later. A week is added, so that "a while ago" can be
+/// subtracted from it.
 fn beginning_ns(unix_ns: u64) -> u64 {
     WEEK_NS + unix_ns % WEEK_NS
 }

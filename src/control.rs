@@ -46,7 +46,7 @@ pub struct Control {
     service: Arc<Service>,
     /// Held by whoever changes what is live, also over awaits, because a change is saved before it is live.
     owned: Mutex<Owned>,
-    /// Never over an await: two fields, copied.
+    /// A plain mutex, never held over an await: two fields are copied.
     health: parking_lot::Mutex<Health>,
     /// Some limit may not be in the ledger as it should.
     unprovisioned: Notify,
@@ -84,7 +84,7 @@ impl Control {
         control
     }
 
-    /// Said to whoever changes something that will be gone when this process ends; `None` if it is kept.
+    /// What a caller is told whose change will be gone when this process ends; `None` if the change is kept.
     pub(crate) async fn until_exit(&self) -> Option<&'static str> {
         let is_kept = self.owned.lock().await.state.is_kept();
         (!is_kept).then_some("holds until this process exits: there is no state directory (SLUICE_STATE_DIR)")

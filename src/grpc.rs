@@ -47,8 +47,8 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 const CONNECTION_BYTES_MAX: usize = 64 << 20;
 const BYTES_MAX: usize = 128 << 20;
 
-/// What a peer may send before anybody has read it: on one stream, and on a connection. It is read as it comes, so that is
-/// only for a moment.
+/// What a peer may send before anybody has read it: on one stream, and on a connection. What comes is read at once, so it is
+/// kept only for a moment.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 256 << 10;
 
@@ -181,7 +181,7 @@ pub(crate) async fn serve_until<C: GracefulConnection>(
         () = Seldom::new(told) => served.as_mut().graceful_shutdown(),
     }
     match age.filter(|_| !stop.is_cancelled()) {
-        // Who doesn't go is left.
+        // A peer that has not gone by then is cut off.
         Some(age) => tokio::time::timeout(age.grace, served).await.unwrap_or(Ok(())),
         None => served.await,
     }

@@ -7,7 +7,7 @@
 //!   It fails with `ExceedsCredits` when it doesn't fit.
 //! * `TakeUpTo` takes as much as there is, up to an amount; with nothing left it takes nothing, and is done all the same.
 //! * `Rereserve` takes what a completion found to be the real amount.
-//! * `Void`, `VoidTaken` and `VoidRereserved` give what one of those holds back before that.
+//! * `Void`, `VoidTaken` and `VoidRereserved` give back what one of those holds, before it expires.
 //! * `Debt` records what no longer fitted. It can't fail for lack of room.
 //!
 //! A limit whose overage is `repay` pays what it owes before anybody gets anything: as much as is free is reserved for a
@@ -23,10 +23,10 @@
 //! free; until then it refuses with `LimitDecreasing`. A re-reserve is not refused for that: what it takes was used
 //! already, and mostly it gives something back.
 //!
-//! [`Ledger`] is the interface. [`Backend`] is one of the ledgers that hold balances, or reach one that does, and a layer is a ledger over another
-//! one: it answers a part of what it is asked, and passes the rest on. [`Failover`] is one, for when the ledger below is
-//! away, [`Slabs`] another, which answers for hot limits without a round trip, and [`Rotation`] one over two ledgers, of which
-//! the second replaces the first.
+//! [`Ledger`] is the interface. [`Backend`] is a ledger that holds balances, or one that reaches such a ledger. A layer is a
+//! ledger over another one: it answers a part of what it is asked, and passes the rest on. There are three. [`Failover`] answers
+//! when the ledger below is away. [`Slabs`] answers for hot limits without a round trip. [`Rotation`] is over two ledgers, of
+//! which the second replaces the first.
 //! All of it is composed statically; [`LiveLedger`] is what the server runs.
 
 mod account;
@@ -127,7 +127,7 @@ pub trait Ledger: Send + Sync {
     /// Whether requests can be answered; the reason if not.
     fn ready(&self) -> Result<(), String>;
 
-    /// Whether others than this process take from its accounts and give back, which nobody tells.
+    /// Whether other processes take from the same accounts and give back to them, of which nobody tells this one.
     fn is_shared(&self) -> bool;
 
     /// What this instance holds of a limit to hand out by itself.
@@ -142,7 +142,7 @@ pub trait Ledger: Send + Sync {
     /// holds to hand out by itself and may not have any more goes back at once. May take a while.
     fn limits_changed(&self, _: &dyn Fn(&Account) -> Option<Arc<LimitSpec>>) {}
 
-    /// The longest lifetime of what was asked for since two ledgers are in use; `None` with one.
+    /// The longest lifetime of anything that was asked for since two ledgers are in use; `None` if one is.
     fn longest_lifetime_seconds(&self) -> Option<NonZeroU32> {
         None
     }

@@ -62,7 +62,7 @@ pub(crate) struct Recorders {
     readers: RwLock<Vec<Arc<Reader>>>,
 }
 
-/// One of them, as those see it who tell.
+/// One reader, as seen by those who send to it.
 #[derive(Debug)]
 struct Reader {
     wanted: Wanted,
@@ -102,14 +102,14 @@ impl Recorders {
         Ok(Recording { recorders: Arc::clone(self), reader, lines })
     }
 
-    /// The tenant with this number has asked for something. `message` is what a reader is told who wants that.
+    /// The tenant with this number has asked for something. `message` makes the line for a reader, from what that reader wants.
     pub(crate) fn tell_asked<'m>(&self, number: u64, message: impl Fn(Wanted) -> Message<'m>) {
         let readers = self.readers.read();
         let concerned = readers.iter().filter(|reader| reader.wanted.sample.has(number));
         concerned.for_each(|reader| reader.send(&message(reader.wanted)));
     }
 
-    /// The request that has this lease is over. Readers who don't have that request don't mind.
+    /// The request that has this lease is over. Readers who never heard of that request ignore this.
     pub(crate) fn tell_done(&self, lease: &str, duration_ms: u64) {
         let message = Message::Done { lease: lease.into(), duration_ms };
         self.readers.read().iter().for_each(|reader| reader.send(&message));

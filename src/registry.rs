@@ -102,7 +102,7 @@ impl Registry {
         self.domains.get(name).map(|level| &**level)
     }
 
-    /// Where a descriptor leads, unless it brings its own limit.
+    /// The node that a descriptor leads to. `None` if it leads nowhere, or brings its own limit.
     pub(crate) fn node(&self, domain: &str, ask: &Ask<'_>) -> Option<&Node> {
         let level = self.domain(domain).filter(|_| ask.limit.is_none())?;
         tree::find(level, &ask.entries).map(|found| found.node)

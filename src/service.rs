@@ -110,7 +110,7 @@ impl Service {
         self.connections.token()
     }
 
-    /// How many are open.
+    /// How many connections are open.
     pub(crate) fn connected(&self) -> usize {
         self.connections.len()
     }

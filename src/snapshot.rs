@@ -38,7 +38,7 @@ pub struct Snapshot {
 pub(crate) struct Domain {
     pub(crate) name: Arc<str>,
     pub(crate) counters: Arc<DomainCounters>,
-    /// Of its retries. None for domains that nobody has: whatever is sent there is let through, and spends nothing.
+    /// The budget of its retries. `None` for a domain that no file has: whatever is sent there is let through, and spends nothing.
     pub(crate) budget: Option<Arc<RetryBudget>>,
 }
 
@@ -90,7 +90,7 @@ impl Snapshot {
         }
     }
 
-    /// Its retry budgets hash tenants with these keys, which nobody has to guess where nothing is served.
+    /// The retry budgets hash tenants with these keys. Only for simulations: a server makes up keys that nobody can guess.
     pub(crate) fn with_hash(mut self, hash: &ahash::RandomState) -> Self {
         let window_seconds = self.retry.budget.window_seconds;
         for domain in self.domains.values_mut() {

@@ -69,7 +69,7 @@ impl Tally {
         before & LISTED == 0 && self.list()
     }
 
-    /// The same.
+    /// Whether the limit has to be listed now.
     pub(super) fn deny(&self, last: LastDenial) -> bool {
         self.last_denial.store(last.packed(), Ordering::Relaxed);
         self.denied.fetch_add(1, Ordering::SeqCst);

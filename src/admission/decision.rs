@@ -27,7 +27,7 @@ pub struct Decision {
     pub reason: Reason,
     /// The lease that a completion must name, if one is needed. Never in a denial.
     pub lease: Option<Box<Lease>>,
-    /// With a lease: all that was reserved, to be given back if the caller never hears of it.
+    /// There is one with each lease: all that was reserved, to be given back if the caller never hears of it.
     pub undo: Option<Box<Chain>>,
     /// What the ledger said, if it was the ledger that refused.
     pub refused: Option<RefusalCode>,
@@ -43,7 +43,7 @@ pub struct Decision {
 
 #[derive(Debug, Clone)]
 pub struct Denial {
-    /// The limit that said no; what was refused before the ledger met none.
+    /// The limit that said no. `None` if the request was refused before any limit was asked.
     pub limit: Option<LimitKey>,
     pub reason: Reason,
     /// `None` for what can never be admitted.

@@ -23,13 +23,13 @@ use crate::ledger::{
 use crate::limit::{LeaseId, Overage, RequirementSet};
 use crate::registry::Plan;
 
-/// How long the ledger is waited for: a restart takes some seconds.
+/// How long we wait for a ledger that is away: a restart takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Times that we look at what is free. Then all of it is owed, which always can be.
+/// How often we look at what is free. After that the whole charge becomes a debt, which can't be refused.
 const LOOKS_MAX: usize = 3;
 
-/// The attempt of a request that its late charges are named by. A request is never asked again so often.
+/// Late charges are named like attempts of their request, from this number on. No request is attempted so often.
 const FIRST_ATTEMPT: u32 = 1 << 16;
 
 /// Charges that are made although the request was refused.
@@ -110,7 +110,7 @@ impl Admission {
         hold: Hold,
     ) -> Result<(), LedgerError> {
         if hold.overage == Overage::Deny {
-            // Refused, it took nothing: a limit that is being lowered has nothing left.
+            // If it is refused it took nothing: a limit that is being lowered has nothing left.
             let take = std::iter::once(Action::TakeUpTo(hold));
             return self.patiently(&late.chain(0, account, take)).await.map(|_| ());
         }
@@ -136,7 +136,7 @@ impl Admission {
         let want = Want { account: Arc::clone(account), capacity, overage, lifetime_seconds };
         let balance =
             self.ledger.balances(vec![want]).await.ok().and_then(|balances| balances.first().copied());
-        // Of a limit that is being lowered only what it will have.
+        // A limit that is being lowered counts with the capacity that it will have.
         balance.map_or(0, |balance| balance.capacity.min(capacity).saturating_sub(balance.used))
     }
 

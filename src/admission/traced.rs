@@ -8,7 +8,7 @@ use crate::registry::Plan;
 use crate::telemetry::Reason;
 use crate::trace::{self, Span};
 
-/// Attributes. People search for them.
+/// Names of attributes. People search for them, so they stay as they are.
 const DOMAIN: &str = "sluice.domain";
 const LIMITS: &str = "sluice.limits";
 const CODE: &str = "sluice.code";
@@ -39,7 +39,7 @@ impl Admission {
         }
     }
 
-    /// The same of one that may wait in line.
+    /// The same for a reserve that may wait in the queue.
     pub(crate) fn trace_queued(&self, domain: &str, denial: Option<&Denial>) {
         if self.tracer.is_some() {
             trace::note(|span| say(span, domain, Reason::Allowed, denial));
@@ -50,7 +50,7 @@ impl Admission {
 fn say(span: &Span, domain: &str, reason: Reason, denial: Option<&Denial>) {
     span.set(DOMAIN, domain);
     match denial {
-        // Of several in one call the one that was denied says more.
+        // A call may have several decisions. One that is a denial says more than the others.
         None if span.has(CODE) => {}
         None => {
             span.set(CODE, "OK");

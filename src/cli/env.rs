@@ -1,5 +1,5 @@
-//! The environment as other programs read it, which Sluice stands in for or stands beside: an empty variable is one that isn't
-//! set, flags and numbers are Go's.
+//! Environment variables as programs in Go read them, whose place Sluice takes, or beside which it runs: an empty variable counts
+//! as one that isn't set, and flags and numbers are written as in Go.
 //!
 //! Every complaint names its variable. Refuses to know any particular one.
 

@@ -1,6 +1,6 @@
 //! The variables that OpenTelemetry's programs have, as far as they are about traces by OTLP. They win over `sluice.yaml`.
 //!
-//! Only where there is an endpoint are the others looked at: a mistake in what is meant for other programs stops nobody.
+//! The other variables are read only if there is an endpoint, so that a mistake in what is meant for other programs stops nobody.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(super) fn put_over(otlp: &mut Option<Otlp>, env: &Env) -> Result<(), Bad> {
     otlp.as_mut().map_or(Ok(()), |otlp| detail(otlp, env))
 }
 
-/// Whether somebody has said that there be no traces.
+/// Whether traces are turned off.
 pub(super) fn is_off(env: &Env) -> Result<bool, Bad> {
     let exporter = env.text("OTEL_TRACES_EXPORTER");
     Ok(env.flag("OTEL_SDK_DISABLED", false)? || exporter == Some("none"))

@@ -71,7 +71,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A server says something every 10 seconds, if only that it is there.
 const QUIET_MS: u64 = 30_000;
 
-/// When it is to stop, how long nothing must have come, and how long that is waited for.
+/// When the recording is to stop: how long nothing must have come, and how long we wait for that.
 const LAST_QUIET: Duration = Duration::from_millis(500);
 const LAST_AT_MOST: Duration = Duration::from_secs(2);
 
@@ -137,7 +137,7 @@ enum Ended {
     Lost(anyhow::Error),
 }
 
-/// What tells that nobody wants more.
+/// The signals and the time that end a recording.
 struct Stops {
     signals: [Signal; 3],
     at_ms: Option<u64>,
@@ -154,7 +154,7 @@ impl Stops {
     async fn wait(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.signals;
         let left_ms = self.at_ms.map(|at_ms| at_ms.saturating_sub(clock::monotonic_ms()));
-        // Without an end, a time that nobody waits for.
+        // Without an end it is a time that nobody lives to see.
         let left = Duration::from_millis(left_ms.unwrap_or(FOREVER_MS));
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -166,7 +166,7 @@ impl Stops {
 }
 
 impl Recorder {
-    /// Until somebody wants it to stop. A server that goes away is waited for, but not one that was never there.
+    /// Records until somebody wants it to stop. It waits for a server that goes away, but not for one that was never there.
     async fn run(&mut self, args: &RecordArgs, server: &Server) -> anyhow::Result<()> {
         let path = format!("/v1/record?sample={}&hash_values={}", args.sample, args.hash_values);
         let mut stops = Stops::new(args.seconds)?;
@@ -217,7 +217,7 @@ impl Recorder {
         }
     }
 
-    /// Until nothing comes for a moment.
+    /// Reads until nothing comes for a moment.
     async fn read_rest(&mut self, body: &mut Incoming, messages: &mut Lines) -> anyhow::Result<()> {
         while let Ok(Some(Ok(frame))) = tokio::time::timeout(LAST_QUIET, body.frame()).await {
             self.take(messages.push(&frame.into_data().unwrap_or_default())?)?;
@@ -276,7 +276,7 @@ async fn open(server: &Server, path: &str, tasks: &mut JoinSet<()>) -> anyhow::R
     opening.with_context(|| format!("no answer in {TIMEOUT:?}"))?
 }
 
-/// Until the server is there.
+/// Tries until the server is there.
 async fn again(server: &Server, path: &str, tasks: &mut JoinSet<()>) -> Incoming {
     loop {
         tokio::time::sleep(PAUSE).await;

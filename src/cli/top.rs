@@ -68,7 +68,7 @@ fn path(by: By) -> String {
     format!("/v1/top?by={}&limit=100", by.name())
 }
 
-/// Until somebody quits, or the terminal or the process has to go.
+/// Draws until somebody quits, or the terminal or the process has to go.
 async fn watch(mut terminal: DefaultTerminal, mut state: TopState, server: Server) -> anyhow::Result<()> {
     let (sender, mut inputs) = mpsc::channel(INPUTS_MAX);
     // Reading a terminal blocks, so it has a thread; it ends when `keys` is dropped.

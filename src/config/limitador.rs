@@ -1,9 +1,9 @@
 //! Limitador's limits file as limits files of ours, one for each of its namespaces.
 //!
-//! There a limit holds if all its conditions do, whatever else a request says; here a descriptor leads to it, entry by entry.
-//! So a limit becomes a descriptor with an entry for each of its conditions, in their order, and then one for each of its
-//! variables. A limit that can't be said that way is left out, with what stands in its way: to leave out only its condition
-//! would limit others too. Pure; refuses to know directories.
+//! In Limitador a limit holds if all its conditions do, whatever else a request says. Here a descriptor leads to it, entry by
+//! entry. So a limit becomes a descriptor with an entry for each of its conditions, in their order, and then one for each of its
+//! variables. A limit that can't be written that way is left out, and the reason is named: a limit without one of its conditions
+//! would limit other requests too. Pure; refuses to know directories.
 
 mod term;
 
@@ -156,8 +156,8 @@ impl Level {
 }
 
 impl Level {
-    /// There every limit that holds counts; here the descriptor with the value is met, and the one without is not. So the first
-    /// has the limits of the second too.
+    /// In Limitador every limit that holds counts. Here a request meets the descriptor with its value, and then not the one without
+    /// a value. So the first gets the limits of the second too.
     fn inherit(&mut self) {
         let any: Vec<(Entry, Node)> =
             self.0.iter().filter(|(entry, _)| entry.value.is_none()).cloned().collect();

@@ -29,7 +29,7 @@ impl Problem {
         Self { file: Arc::from(file), line: 0, field: String::new(), message: message.into() }
     }
 
-    /// Whatever its line: it moves when something above it is edited.
+    /// Whether both say the same, whatever their lines: a line moves when something above it is edited.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         (&self.file, &self.field, &self.message) == (&other.file, &other.field, &other.message)
     }

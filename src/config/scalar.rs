@@ -1,6 +1,6 @@
 //! What a word means as a bool or a number, and how a word is shown in a complaint.
 //!
-//! Accepts what envoyproxy/ratelimit's YAML accepts, and refuses what two readers could take for two values.
+//! Accepts what envoyproxy/ratelimit's YAML accepts, and refuses what different readers could read differently.
 
 use std::ops::RangeInclusive;
 

@@ -38,8 +38,8 @@ pub struct Content {
     pub ignored: Vec<Problem>,
 }
 
-/// Equal exactly if the documents of all sources have the same texts, whatever they are called and wherever they lie: so that
-/// instances can be compared.
+/// A hash by which instances can be compared. It is equal exactly if the documents of all sources have the same texts, whatever
+/// they are called and wherever they lie.
 pub(super) fn hash(contents: &[&Content]) -> String {
     let documents = contents.iter().flat_map(|content| content.limits.iter().chain(&content.retry_policy));
     let texts = documents.map(|document| Sha256::digest(&document.text));

@@ -1,4 +1,4 @@
-//! The files as a source: notices that they are different, and hands them over once they have come to rest.
+//! The files as a source: notices that they have changed, and hands them over once nobody writes to them any more.
 //!
 //! Events of the file system only wake it early and say whether a file is still being written. What counts is the content,
 //! which is read and compared in any case: so edits are found that give no event (network file systems, links to
@@ -20,14 +20,14 @@ use crate::config::{Content, Files, Layout, Problem};
 /// What this source is called.
 pub const SOURCE: &str = "files";
 
-/// How often the content is looked at without an event. With the rest below it is live well within two seconds.
+/// How often the content is looked at without an event. Together with the waits below, an edit is live well within two seconds.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A burst of events is one look.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Files are at rest when some looks, this far apart, see the same. Editors write in several steps, and a directory that is
-/// swapped while it is read gives a mixture.
+/// Files are at rest when some looks, this far apart, see the same. Editors write in several steps, and a look at a directory
+/// that is being swapped sees a mixture of old and new.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Looks that must see the same after the first, and looks after which the files are taken although they never rest.

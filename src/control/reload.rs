@@ -1,4 +1,4 @@
-//! A source says something else: it goes live whole, or everything that is wrong with it is said and nothing changes.
+//! A source has changed: all of it goes live, or everything that is wrong with it is said and nothing changes.
 
 use std::sync::Arc;
 

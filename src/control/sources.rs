@@ -1,6 +1,6 @@
-//! What the sources of configuration say: of each what is live, and what it said since that could not go live.
+//! What the sources of configuration say. Of each source there is what is live, and what it said after that and could not go live.
 //!
-//! So a mistake in one source holds up only that one: the others go on with what is live of it. Pure; refuses to know what
+//! So a mistake in one source holds up only that source: the others go on with what is live of it. Pure; refuses to know what
 //! the contents mean.
 
 use std::collections::BTreeMap;

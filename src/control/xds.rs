@@ -37,9 +37,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// What may be on its way before anybody has read it: large answers should not wait for acknowledgements.
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// Of the text of a refusal: gRPC servers take messages of 4 MB, and hang up on who sends more.
+/// The longest text of a refusal: gRPC servers take messages of 4 MB, and hang up on who sends more.
 const REFUSAL_BYTES_MAX: usize = 1 << 20;
-/// Of one problem in it.
+/// The longest text of one problem in a refusal.
 const PROBLEM_BYTES_MAX: usize = 4 << 10;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ impl Server {
         Ok(Self { settings, tls })
     }
 
-    /// Whether nothing may be promised before it has answered.
+    /// Whether this instance is not ready before the server has answered.
     pub(crate) fn must_answer(&self) -> bool {
         self.settings.must_answer
     }
@@ -100,7 +100,7 @@ pub(crate) async fn run(control: Arc<Control>, server: Server) {
         if std::mem::take(&mut follower.is_heard) {
             said.clear();
         }
-        // The same again is said once.
+        // An error that repeats is logged once.
         if error != said {
             tracing::warn!(server = name, error, "no stream to the xDS server: what it said last stays");
             said = error;

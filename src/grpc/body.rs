@@ -17,7 +17,8 @@ use crate::codec::MESSAGE_BYTES_MAX;
 use crate::listen::port::Call;
 use crate::telemetry::Refused;
 
-/// From when the body is waited for to its end. Who needs longer has lost interest, or wants us to keep what it has sent.
+/// How long the rest of a body may take from when we wait for it. A peer that takes longer has lost interest, or wants us to keep
+/// what it has sent.
 pub(crate) const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]

@@ -1,8 +1,8 @@
-//! The way in: one connection's requests, the one that Envoy sends answered at once, all others handed to tonic.
+//! The way in: the requests of one connection. The one that Envoy sends is answered right here, all others are handed to tonic.
 //!
 //! tonic's router, boxed bodies and codecs cost about as much as a decision. A plain ShouldRateLimit needs none of them: its
-//! body is one message, its answer another and a trailer. Whatever is not plain (compressed, cut short, too long, followed
-//! by more) goes to tonic with the bytes that were read, so that what it answers is said in one place.
+//! body is one message, and its answer is another one and a trailer. Whatever is not plain (compressed, cut short, too long,
+//! followed by more) goes to tonic with the bytes that were read, so that there is one place that answers it.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -130,7 +130,7 @@ impl Front {
         may_be_plain: bool,
         request: Request<RequestBody>,
     ) -> Result<Response<Answer>, Infallible> {
-        // What goes to tonic is on the heap, so that those calls that don't need no room for it.
+        // What goes to tonic is on the heap, so that calls that don't go there carry no space for it.
         if !may_be_plain {
             return Box::pin(self.by_tonic(request)).await;
         }
@@ -208,7 +208,7 @@ async fn read(body: &mut RequestBody) -> Result<Read, Status> {
     // Copied: a message may come in many small frames, and each frame would keep the whole buffer that it came in.
     let mut read = BytesMut::from(first);
     while !is_not_plain(&read) {
-        // Once, when the length is known: growing by and by would end in more than twice of it.
+        // Reserved once, when the length is known: a buffer that grows by and by would end with more than twice the length.
         if let Some(length) = whole_length(&read).filter(|length| *length > read.capacity()) {
             body.expect(length)?;
             read.reserve(length - read.len());
@@ -240,7 +240,7 @@ async fn next(body: &mut RequestBody) -> Result<Option<Bytes>, Status> {
     Ok(None)
 }
 
-/// How long the prefix says that it is, with the prefix.
+/// How long a message is by its prefix, the prefix included.
 fn whole_length(read: &[u8]) -> Option<usize> {
     let length = read.get(1..PREFIX_BYTES)?;
     let length = u32::from_be_bytes(length.try_into().ok()?);
@@ -262,7 +262,7 @@ fn is_stream(path: &str) -> bool {
     path.starts_with(REFLECTION) || is(WATCH_LEASE) || is(WATCH_HEALTH)
 }
 
-/// tonic goes by the length in front of a message and says OUT_OF_RANGE, which nothing else here does.
+/// tonic refuses a message that is too long with OUT_OF_RANGE. Nothing else here answers so, and for us it is INVALID_ARGUMENT.
 fn too_large(answer: &Response<tonic::body::Body>) -> Option<Status> {
     let status = Status::from_header_map(answer.headers())?;
     (status.code() == Code::OutOfRange).then(|| Status::invalid_argument(status.message()))

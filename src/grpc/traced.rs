@@ -21,7 +21,7 @@ pub(super) static RESERVE: Call = method!("sluice.v1.LeaseService", "Reserve");
 pub(super) static QUEUE_RESERVE: Call = method!("sluice.v1.LeaseService", "QueueReserve");
 pub(super) static RESERVE_BATCH: Call = method!("sluice.v1.LeaseService", "ReserveBatch");
 
-/// The call has no answer but this. A mistake of its caller is no failure of ours.
+/// Notes that a call ends with this status and has no other answer. A mistake of its caller is no failure of ours.
 pub(super) fn note_failure(status: &Status) {
     trace::note(|span| {
         span.status(status.code() as i64);

@@ -99,7 +99,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Watched<C> {
                 unread.saw(seen);
             }
         });
-        // A peer that is quiet answers pings, so that this is soon enough.
+        // A peer that is quiet still answers pings, so this is called soon enough.
         hear(unread.0.forget_old(clock::monotonic_ms));
         polled
     }

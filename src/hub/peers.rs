@@ -1,4 +1,4 @@
-//! The sidecars that are connected, for people who look.
+//! The sidecars that are connected, as `GET /v1/peers` shows them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

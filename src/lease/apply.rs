@@ -1,8 +1,8 @@
 //! Carries out what [`super::settle`] asks for: the limits of a lease side by side, each to its end.
 //!
-//! Nobody can be asked again later, so a ledger that is away is waited for until what was held has ended by itself. What
-//! may become a debt counts after that too, so there it is waited for as long as a restart takes. Every transfer is named
-//! by its lease, so that however often it is sent, it happens once.
+//! Nobody can be asked again later. So if the ledger is away, we wait for it until what was held has ended by itself. What may
+//! become a debt counts after that too, so there we wait at least as long as a restart takes. Every transfer is named by its
+//! lease, so that however often it is sent, it happens once.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Settler<'_> {
     }
 }
 
-/// What is taken for the rest of a window is taken for a shorter time when it is sent later.
+/// The same chain when it is sent so much later: what it takes for the rest of a window it takes for a shorter time.
 fn shortened(mut chain: Chain, by_seconds: u64) -> Chain {
     for transfer in &mut chain.transfers {
         if let Action::Rereserve(hold) | Action::TakeUpTo(hold) = &mut transfer.action {

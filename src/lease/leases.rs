@@ -61,7 +61,7 @@ pub(crate) enum Known {
     Used,
 }
 
-/// A lease for those who look.
+/// A lease as people see it.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) state: LeaseState,
@@ -76,9 +76,9 @@ impl Leases {
         Self { signer, table, metrics, tasks, settling, unsettled: AtomicU64::new(0) }
     }
 
-    /// Hands out a lease that was reserved; `None` if its name holds something else, or was completed. One that its caller
-    /// named may have been handed out before. Its caller hears of it with an answer that is under way from now on, until
-    /// [`Self::sent`] or [`Self::unsent`].
+    /// Hands out a lease that was reserved; `None` if its name holds something else, or was completed. A lease whose caller chose
+    /// its name may have been handed out before. From now on an answer that tells of it is under way, until [`Self::sent`] or
+    /// [`Self::unsent`].
     pub(crate) fn issue(&self, lease: &Lease, job_id: &str) -> Option<Issued> {
         let mut written = Vec::with_capacity(128);
         bytes::write(&mut written, lease);
@@ -295,8 +295,8 @@ fn read_lease(mut bytes: &[u8]) -> Option<Lease> {
     bytes::read(&mut bytes)
 }
 
-/// For how long a completion is remembered. Where what comes after the end may be owed, the same must not be owed twice: if it
-/// was more than was reserved, for as long as it could be.
+/// Until when a completion is remembered. Where more than was reserved may be owed after the end of a lease, it must not be owed
+/// twice. So a completion that used more is remembered for as long as the same completion could still be owed.
 fn completed_until_ms(lease: &Lease, settlements: &[Settlement], ends_ms: u64, now_ms: u64) -> u64 {
     if may_owe_again(lease, settlements) {
         ends_ms.saturating_add(LATE_MS)

@@ -117,7 +117,7 @@ impl LeaseTable {
         Opened::New
     }
 
-    /// The same for a name under which nothing was reserved; `None` if nobody knows it.
+    /// The same for a name under which nothing was reserved yet; `None` if the table doesn't know the name.
     pub(crate) fn again(&self, id: u128, is_same: impl FnOnce(&[u8]) -> bool) -> Option<Opened> {
         let mut inner = self.inner.lock();
         let at = inner.find(id)?;

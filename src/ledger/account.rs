@@ -27,7 +27,7 @@ pub struct Account {
     pub key: LimitKey,
     pub id: LimitId,
     pub hints: Hints,
-    /// What was decided about it, for those who look.
+    /// What was decided about it lately.
     pub(crate) tally: Tally,
     pub(super) known: OnFirstUse<Remote>,
 }
@@ -141,7 +141,7 @@ impl Decrease {
         }
     }
 
-    /// It was refused for that now; nothing changes if that was so before.
+    /// Something was refused because of it. If it has begun already, nothing changes.
     pub(super) fn begin(&self, now_ms: u64) {
         // If another thread was faster, it has noted the same.
         let _ = self.since_ms.compare_exchange(NEVER, now_ms, Ordering::AcqRel, Ordering::Acquire);
@@ -179,7 +179,7 @@ impl Accounts {
         Self::with_hash(keys_max, ahash::RandomState::new())
     }
 
-    /// With keys for the hash that are not made up here, so that the same ones are forgotten each time.
+    /// With given keys for the hash, so that a simulation forgets the same accounts each time.
     pub(crate) fn with_hash(keys_max: usize, hash: ahash::RandomState) -> Self {
         let table = quick_cache::sync::Cache::with(
             keys_max,

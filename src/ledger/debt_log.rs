@@ -37,7 +37,7 @@ impl DebtLog {
         }
     }
 
-    /// If a line may be written now: how many were not since the last.
+    /// If a line may be written now, how many changes had none since the last line.
     fn due(&self, now_ms: u64) -> Option<u64> {
         let next_ms = self.next_ms.load(Ordering::Relaxed);
         let takes = |next_ms| {

@@ -1,8 +1,8 @@
 //! What happens when the ledger below fails: all of `ledger.on_failure`, and the one place where failures are counted.
 //!
-//! A policy answers only for callers who wait: a completion that fails is its caller's to try again. The local ledger of
-//! `on_failure: local` gives a share of each capacity. What it reserved is completed and given back on it, also after the
-//! real one is back; everything else goes to the real one. A name that both may have ([`doubles`]) is settled on both.
+//! A policy answers only for callers who wait. If a completion fails, whoever sent it has to try again. With `on_failure: local`
+//! a local ledger gives out a share of each capacity. What it reserved is completed and given back on it, also after the real
+//! ledger is back; everything else goes to the real one. A name that both may have ([`doubles`]) is settled on both.
 
 mod doubles;
 
@@ -98,8 +98,8 @@ impl<L: Ledger> Failover<L> {
         answer.inspect_err(|error| self.metrics.ledger_failed(failure(error)))
     }
 
-    /// The same on accounts that have only a share of their capacity. A caller that leaves may want it back, so it needs a
-    /// name there.
+    /// The same chain on accounts that have only a share of their capacity. It may have to be given back when its caller leaves, so
+    /// it needs a name there.
     fn local_part(&self, chain: &Chain) -> Chain {
         let mut part = chain.clone();
         if part.keep == Keep::ForUndo {
@@ -256,8 +256,8 @@ fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Rounded down, so that the shares of several sidecars add up to no more than the capacity. The exception: a limit that is not 0 keeps
-/// at least 1, so with `share` × capacity below 1 they can add up to more.
+/// Rounded down, so that the shares of several sidecars add up to no more than the capacity. There is one exception: a limit that
+/// is not 0 keeps at least 1. So where `share` × capacity is below 1 they can add up to more.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a u64 is one")]
 fn shared(capacity: u64, share: f64) -> u64 {
     ((capacity as f64 * share) as u64).max(capacity.min(1))

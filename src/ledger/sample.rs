@@ -1,4 +1,4 @@
-//! What was free on an account of a remote ledger when somebody last looked, and who wants to know. Knows no clock.
+//! What was free on an account of a remote ledger when it was last read, and whether it is to be read again. Knows no clock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -76,7 +76,7 @@ impl Watched {
         self.0.store(now_ms, Ordering::Relaxed);
     }
 
-    /// Whether somebody will want to know again.
+    /// Whether somebody wanted to know lately, and so may want to know again.
     pub(super) fn is_so(&self, now_ms: u64) -> bool {
         let noted_ms = self.0.load(Ordering::Relaxed);
         noted_ms > 0 && now_ms.saturating_sub(noted_ms) <= WATCH_MS

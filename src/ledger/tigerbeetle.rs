@@ -76,7 +76,7 @@ impl TigerBeetle {
         let until = closing.clone();
         let working = move || worker::run(Arc::clone(&all), Arc::clone(&inbox), works.clone(), until.clone());
         tasks.spawn(restart_on_panic(Arc::clone(&shared), Task::Worker, working));
-        // Those that only read or prepare have nothing that must land.
+        // These tasks only read or prepare, so they may be cut off: nothing of theirs must land.
         let (all, works, until) = (Arc::clone(&shared), queue.clone(), closing.clone());
         let inbox = provision::Inbox { requests: wanted, lowering: HashMap::new() };
         let inbox = Arc::new(Mutex::new(inbox));
@@ -216,7 +216,7 @@ impl Ledger for TigerBeetle {
 
     fn give_back(&self, chain: Chain) {
         if chain.can_be_given_back() && !chain.transfers.is_empty() {
-            // Nobody listens only when the process is ending; then it expires by itself.
+            // If nobody listens, the process is ending. What was reserved then expires by itself.
             drop(self.abandoned.send(Work::give_back(chain, None)));
         }
     }
@@ -310,7 +310,7 @@ impl Ledger for TigerBeetle {
         true
     }
 
-    /// What expires here, expires by itself.
+    /// Nothing to do: TigerBeetle frees by itself what has expired.
     fn sweep(&self) -> usize {
         0
     }
@@ -324,7 +324,7 @@ impl Ledger for TigerBeetle {
     }
 }
 
-/// The account is known to be as it should.
+/// Whether the account is known to be as it should.
 fn is_provisioned(want: &Want) -> bool {
     let known = &want.account.known;
     let has_debt_account = match want.overage {
@@ -332,7 +332,7 @@ fn is_provisioned(want: &Want) -> bool {
         Overage::Debt => known.has_debt_account(),
         Overage::Repay => known.has_debt_account() && known.owing().owed().is_some(),
     };
-    // One that is being lowered to something else must hear of it.
+    // If it is being lowered, what it is lowered to may have changed: then it must be asked for again.
     let is_settled = want.account.known.decrease.since_ms().is_none();
     known.funded() == Some(want.capacity) && is_settled && has_debt_account
 }

@@ -1,5 +1,5 @@
-//! Stands for the TigerBeetle ledger in a build without it. It has no values, so nothing here ever runs but `start`,
-//! which says what is missing.
+//! Takes the place of the TigerBeetle ledger in a build without it. The type has no values, so only `start` ever runs: it says
+//! what is missing.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -14,11 +14,11 @@ pub(crate) struct Seldom<F> {
     future: Pin<Box<F>>,
     news: Arc<News>,
     waker: Waker,
-    /// The same as in `news`, where looking takes a lock.
+    /// A copy of the waker in `news`, because comparing with that one would take a lock.
     task: Option<Waker>,
 }
 
-/// Whether the future was woken since it was last polled, and whom that concerns.
+/// Whether the future was woken since it was last polled, and the task that has to hear of it.
 struct News {
     is_there: AtomicBool,
     /// A plain mutex: a section wakes a task at most.

@@ -90,7 +90,7 @@ impl Transport {
         }
     }
 
-    /// Once the handshake is done.
+    /// The connection, once the handshake is done.
     #[inline]
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<Result<Open<'_>>> {
         if !matches!(self, Self::Plain(_) | Self::Tls(_)) {

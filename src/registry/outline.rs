@@ -141,7 +141,7 @@ impl Line {
     }
 
     fn describe(&mut self, spec: &LimitSpec) {
-        // As above.
+        // Taken apart for the same reason.
         let LimitSpec { kind, capacity, overage, is_exact, charge, unit, description, origin: _, metric: _ } =
             spec;
         self.capacity = Some(*capacity);

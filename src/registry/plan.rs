@@ -45,7 +45,7 @@ pub struct Requirement {
     pub spec: Arc<LimitSpec>,
     pub name: Arc<str>,
     pub amount: u64,
-    /// What it takes, as far as there is, even if the request is refused: it was used already.
+    /// What is taken of the limit, as far as there is any, even if the request is refused: it was used already.
     pub late: u64,
     pub enforcement: Enforcement,
     pub reconcile: bool,

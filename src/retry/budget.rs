@@ -50,7 +50,7 @@ impl RetryBudget {
         Self::with_hash(window_seconds, ahash::RandomState::new())
     }
 
-    /// With keys for the hash of tenants that are not made up here, so that the same tenants share slots each time.
+    /// With given keys for the hash of tenants, so that in a simulation the same tenants share slots each time.
     pub(crate) fn with_hash(window_seconds: u64, hash: ahash::RandomState) -> Self {
         let count = || SlidingCount::new(window_seconds * 1000, BUCKET_MS);
         let (originals, retries, tenants) = (count(), count(), Tenants::new(hash));

@@ -1,5 +1,5 @@
-//! When something fits into a limit: arithmetic over what it will get back by itself. Pure. The waiting room tells its jobs
-//! by it when their turn comes, and hints tell the refused by it when to come back.
+//! When something fits into a limit: arithmetic over what the limit will get back by itself. Pure. The queue uses it to tell jobs
+//! when their turn comes, and hints use it to tell the refused when to come back.
 //!
 //! A rolling limit gets back what it holds when the windows end, and what is taken then comes back a window later.
 //! So the times at which it gets something back repeat with the window. Where they are not known, the rate is

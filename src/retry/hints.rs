@@ -1,6 +1,6 @@
 //! What the hints of one limit depend on: how often in a row it has said no, how long it is held, and what callers were told.
 //!
-//! All of it is kept beside the limit's account and nowhere else, so they cost nothing to find and are forgotten with it.
+//! All of it is kept beside the limit's account and nowhere else. So it costs nothing to find, and is forgotten with the account.
 //! Nothing is persisted: a lost streak only makes a hint shorter. Knows neither balances nor clocks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

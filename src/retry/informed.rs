@@ -1,7 +1,7 @@
 //! Hints that say when there will be room, as far as the ledger knows that without being asked again.
 //!
-//! Knows the limits of one request and what callers were told before ([`promises`](super::promises)). What a limit holds and
-//! when that comes back is somebody else's knowledge, which is asked for through [`CapacityAhead`].
+//! Knows the limits of one request and what callers were told before ([`promises`](super::promises)). What a limit holds, and when
+//! that comes back, it asks through [`CapacityAhead`].
 
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ pub struct Need<'h> {
     pub kind: Kind,
     pub capacity: u64,
     pub amount: u64,
-    /// It is known to have said no. Others of the same request may have, too.
+    /// It is known to have said no. Other limits of the same request may have said no too.
     pub has_failed: bool,
 }
 

@@ -4,9 +4,9 @@
 //! seen for a while. Callers have no names here. So one that is refused at about a time that somebody was told
 //! is taken for the one that was told it.
 //!
-//! Callers that don't come as they were told would keep those waiting who do. It shows in two ways. Their times pass and nobody
-//! comes. Or the limit is refused again and again to somebody who was not told to come ([`Crowd`]). Then promises are not
-//! counted until it is better.
+//! Promises to callers that don't come as they were told would keep those waiting who do. Such callers are noticed in two ways:
+//! their times pass and nobody comes, or the limit refuses again and again somebody who was not told to come ([`Crowd`]). Then
+//! promises are not counted until callers come as they are told again.
 
 mod crowd;
 
@@ -157,7 +157,7 @@ impl Promises {
         self.sees_marks = true;
     }
 
-    /// Somebody was refused that was not told to come now. `usual` is what the limit gives in a period.
+    /// Somebody was refused who was not told to come now. `usual` is what the limit gives in a period.
     pub(super) fn saw_stranger(&mut self, amount: u64, usual: u64, now_ms: u64) {
         self.crowd.refused(amount, usual, now_ms);
         if self.crowd.is_unruly() {

@@ -55,7 +55,7 @@ impl Service {
     /// Completes a lease for an application. What is not known, or was completed, has nothing left to do.
     pub(crate) async fn complete(self: &Arc<Self>, completion: &Completion<'_>) -> Result<(), CompleteError> {
         let _call = self.call();
-        // Whoever is done before its turn came needs no place.
+        // A job that is done before its turn came needs no place in the queue.
         if let Named::Id(id) = completion.lease
             && self.is_queued(id)
         {

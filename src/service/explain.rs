@@ -1,7 +1,7 @@
 //! What a request would meet, without charging it: which limits, what is left of each, and why it would pass or not.
 //!
-//! Follows the rules of [`admission`](crate::admission) on balances that are read, so it is as good as they are. Refuses to
-//! know the wire.
+//! Follows the rules of [`admission`](crate::admission) on balances that it reads, so its answer is as current as they are. Refuses
+//! to know the wire.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Service {
 
 fn explained(requirement: &Requirement, state: LimitState) -> ExplainedLimit {
     let (balance, spec) = (state.balance.unwrap_or_default(), &requirement.spec);
-    // What this instance holds in a slab is used for everybody else.
+    // What this instance holds in a slab counts as used in the ledger, but this instance can still hand it out.
     let left = balance.available().saturating_add(state.slab.map_or(0, |slab| slab.held));
     let refusal = if requirement.amount > spec.capacity {
         Some(Reason::NeverFits)

@@ -1,4 +1,4 @@
-//! Forgiving: what a limit owes is owed no more, and whoever waits for it may try again.
+//! Forgiving: what a limit owes is not owed any more, and jobs that wait for the limit may try again.
 //!
 //! Refuses to know the wire.
 

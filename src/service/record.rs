@@ -38,7 +38,7 @@ impl Service {
         });
     }
 
-    /// As they came, but for the entry that marks a retry: it is at the end of the first.
+    /// The descriptors as they came, except for the entry that marks a retry: it is at the end of the first descriptor.
     fn descriptors<'d, 'w: 'd>(
         &self,
         snapshot: &'d Snapshot,

@@ -122,7 +122,7 @@ impl Service {
             Known::Same(lease) => lease,
         };
         let (token, reserved_at_unix_ms) = (self.leases.token(&lease), lease.reserved_at_unix_ms);
-        // One that waited in line has a lease of another name, and was told of it.
+        // A job that waited in the queue has a lease of another name, and was told of that.
         let unsent = (lease.id == *id).then(|| {
             let undo = self.admission.undo(plan, Name::Lease(id), id);
             UnsentLease::lease(self, lease.id.clone(), Box::new(undo))

@@ -298,7 +298,7 @@ impl Group {
     }
 }
 
-/// What lies between events that know nothing of one another.
+/// The time between two events that happen independently of one another, at random.
 fn exponential(rng: &mut fastrand::Rng, mean: f64) -> f64 {
     -(1.0 - rng.f64()).ln() * mean
 }

@@ -189,7 +189,7 @@ impl Side {
                 );
             }
         }
-        // What nobody says the end of is held until its timeout.
+        // A lease whose end nobody states is held until its timeout.
         if let (Some(lease), Some(duration_ms)) = (lease, request.duration_ms) {
             self.released += 1;
             let (at_ms, order) = (unix_ms.saturating_add(duration_ms), self.released);
@@ -243,7 +243,7 @@ impl Side {
             let lifted = |spec: &LimitSpec| Arc::new(LimitSpec { capacity: UNLIMITED, ..spec.clone() });
             requirement.late = 0;
             if requirement.spec.origin == Origin::Override {
-                // It was made for this request, and its address may be another's next time.
+                // This spec was made for this request, and another one may have its address next time.
                 requirement.spec = lifted(&requirement.spec);
                 continue;
             }

@@ -44,7 +44,7 @@ impl DomainCounters {
         self.unmatched.inc();
     }
 
-    /// A lease was completed without a word on what was used.
+    /// A lease was completed, and the completion did not say what was used.
     pub fn unreported(&self) {
         self.unreported.inc();
     }

@@ -62,7 +62,7 @@ words! {
         /// Waited as long as a job may.
         TimedOut = "timed_out",
         Failed = "failed",
-        /// Left without a word: did not pick up what was reserved, or went before it heard of its place.
+        /// It did not pick up what was reserved for it, or its caller left before it heard of its place.
         Abandoned = "abandoned",
     }
 }

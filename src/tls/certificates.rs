@@ -1,4 +1,5 @@
-//! All files of this process that TLS is made of: loaded, looked at every second, and what is wrong with them.
+//! All files that the TLS of this process is made of: they are loaded, looked at every second, and it is known what is wrong with
+//! them.
 //!
 //! Their content counts, not their time: a Kubernetes volume swaps a link, and `cp -p` keeps the time. A certificate and its
 //! key are two files, so that a look may see one new and one old. What doesn't fit is therefore complained of only at the

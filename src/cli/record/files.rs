@@ -60,7 +60,7 @@ impl Files {
         Ok(())
     }
 
-    /// The file that so many were begun after.
+    /// The path of a file after which so many others were begun.
     fn aged(&self, age: u32) -> PathBuf {
         if age == 0 {
             return self.path.clone();

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::record::Line;
 
-/// How long an earlier line may still come.
+/// How long after a line an earlier one may still come.
 const LATE_MS: u64 = 1_000;
 
-/// How long the end of a request is waited for. Those that last longer are written without their duration.
+/// How long a line waits for the end of its request. Requests that last longer are written without their duration.
 const HELD_MS: u64 = 60_000;
 
 /// What may wait: some 300,000 lines.

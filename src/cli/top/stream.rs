@@ -1,4 +1,4 @@
-//! The events of a server, over and over: when the stream ends, it is opened again.
+//! The events of a server, as a stream that is opened again whenever it ends.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const QUIET: Duration = Duration::from_secs(30);
 /// A message is an event of one limit or the problems of the files.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Until nobody listens.
+/// Follows the events until nobody listens.
 pub(super) async fn follow(server: Server, to: mpsc::Sender<Input>) {
     while !to.is_closed() {
         // Why a stream ended is not told: the question about the heaviest fails as well, and that is shown.

@@ -17,8 +17,8 @@ const NONE: u64 = u64::MAX;
 
 /// An answer is found by its place: that of its last byte among the bytes of all answers.
 ///
-/// Nearly no answer tells of a lease, and such a one only moves the counters. They are atomic because answers are shared, and
-/// only the connection's own task calls this: so adding needs no locked instruction.
+/// Hardly any answer tells of a lease. One that doesn't only moves the counters. These are atomic because answers are shared. But
+/// only the connection's own task calls this, so adding needs no locked instruction.
 #[derive(Debug)]
 pub(super) struct Answers<L> {
     /// Bytes of answers that the library has taken.

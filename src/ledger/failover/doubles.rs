@@ -15,7 +15,8 @@ const NAMES_MAX: usize = 1 << 18;
 /// What the real ledger has of a name that the local one reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AtReal {
-    /// It did not answer in time. If it has reserved the name, it gives that back by itself, unless somebody else may have sent the name too.
+    /// It did not answer in time. If it has reserved the name, it gives that back by itself, unless somebody else may have sent the
+    /// name too.
     MayHold,
     /// It reserved the name, for one who sent it again.
     Holds,

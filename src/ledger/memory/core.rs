@@ -18,7 +18,7 @@ use crate::ledger::{
     Schedule, Transfer, Verdict,
 };
 
-/// Of the most records, the part that only what settles leases may take beyond them.
+/// What settles leases may take a part of the records beyond the maximum: one in so many.
 const SETTLING_PART: usize = 16;
 
 /// The rules, and what they are applied to.
@@ -46,7 +46,7 @@ impl Core {
     }
 
     pub fn apply(&mut self, chain: &Chain, now_ms: u64) -> Result<Outcome, LedgerError> {
-        // These depend on everything that is due: taking as much as there is, a debt, and a refusal (below).
+        // Taking as much as there is, and a debt, depend on everything that is due. So does a refusal, see below.
         let needs_all = |transfer: &Transfer| match transfer.action {
             Action::TakeUpTo(_) | Action::Debt(_) => true,
             _ => self.debts.is_repaying(transfer.account.id),
@@ -132,7 +132,7 @@ impl Core {
         Some(self.schedule_of(account, releases, now_ms))
     }
 
-    /// The schedule of an account that gets back what it holds like this; `None` if that is not known.
+    /// The schedule of an account that gets back what it holds by these `releases`; they are `None` if that is not known.
     fn schedule_of(&self, account: &Account, releases: Option<Vec<Release>>, now_ms: u64) -> Schedule {
         let used = match self.store.account(account.id) {
             NONE => 0,

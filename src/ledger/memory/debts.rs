@@ -14,7 +14,7 @@ use crate::limit::{LimitId, LimitKey, Overage};
 /// Some 100 bytes each and a key, so about 200 MB at most.
 pub(super) const DEBTS_MAX: usize = 1 << 20;
 
-/// Changes that nobody has read yet; the rest is not told.
+/// Changes that may wait to be read. Those beyond are not told.
 const CHANGES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Debts {
         self.meet(account.id, hold);
     }
 
-    /// Somebody says what the limit is like now. A reserve and a debt last for a window of it.
+    /// Notes the terms of a limit as a chain has them now. A reserve and a debt last for a window of it.
     pub(super) fn meet(&mut self, limit: LimitId, hold: Hold) {
         if let Some(debt) = self.by_limit.get_mut(&limit) {
             debt.capacity = hold.capacity;
@@ -84,7 +84,7 @@ impl Debts {
         }
     }
 
-    /// Only the capacity is known.
+    /// The same where only the capacity is known.
     pub(super) fn meet_capacity(&mut self, limit: LimitId, capacity: u64) {
         if let Some(debt) = self.by_limit.get_mut(&limit) {
             debt.capacity = capacity;
@@ -105,7 +105,7 @@ impl Debts {
         if let Some(debt) = self.by_limit.remove(&limit) {
             self.note(DebtChange::Paid { key: debt.key });
         }
-        // Every debt that is paid leaves one behind; now and then they are cleared away.
+        // Every debt that was paid leaves an entry here. Now and then they are removed.
         if self.oldest.len() > 2 * self.by_limit.len() + CHANGES_MAX {
             self.oldest.retain(|limit| self.by_limit.contains_key(limit));
         }

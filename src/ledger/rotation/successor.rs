@@ -43,7 +43,7 @@ fn named(which: &str, name: &str, error: LedgerError) -> LedgerError {
     }
 }
 
-/// Without what it is about.
+/// The reason alone, without the words that say what failed.
 pub(super) fn bare(why: &str) -> &str {
     why.strip_prefix("ledger: ").unwrap_or(why)
 }

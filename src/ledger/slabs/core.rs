@@ -71,7 +71,7 @@ struct Entry<A, B> {
     limit: Limit,
     account: A,
     bell: B,
-    /// What was added to the metrics already.
+    /// The part of the counts that was added to the metrics already.
     counted: Counts,
 }
 
@@ -84,7 +84,7 @@ struct Agenda<A> {
     returns: Returns<Owner<A>>,
 }
 
-/// Whose units are given back.
+/// The account whose units are given back.
 #[derive(Debug, Clone)]
 struct Owner<A> {
     limit: LimitId,

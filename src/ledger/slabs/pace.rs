@@ -13,7 +13,7 @@ const AHEAD_MS_MAX: u64 = 34;
 /// How much further ahead a rush can put it. The rest of a rush is forgotten.
 const DEBT_MS_MAX: u64 = 1_000;
 
-/// What the requests for one limit have bought.
+/// How far the requests for one limit are ahead of the mean that is allowed.
 #[derive(Debug, Default)]
 pub struct Pace {
     paid_until_ms: u64,

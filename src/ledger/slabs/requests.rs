@@ -7,7 +7,7 @@ use ahash::AHashMap;
 /// How long an id is remembered: as long as its name in the ledger would be the same.
 const REMEMBERED_MS: u64 = 1 << 16;
 
-/// The last so many, those that failed too: about 30 MB with what is said to each.
+/// So many ids are remembered, the last ones, also those that failed: about 30 MB with their answers.
 pub const IDS_MAX: usize = 1 << 18;
 
 /// Old ids that one call forgets at most. Each call adds one, so that they become fewer; and no call pays for all that came

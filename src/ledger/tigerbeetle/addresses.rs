@@ -1,4 +1,4 @@
-//! Where a cluster is: host names become addresses, and who listens there. Knows no session.
+//! Where a cluster is: the addresses behind its host names, and whether somebody listens there. Knows no session.
 //!
 //! A name may stand for all replicas at once, as a headless Service does, so all of its addresses count. They are sorted,
 //! because resolvers shuffle their answers and a new order must not look like a new place. Any order works: a replica

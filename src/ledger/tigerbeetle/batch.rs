@@ -103,7 +103,7 @@ impl Batch {
         self.groups.is_empty()
     }
 
-    /// Adds one chain. The caller has asked for room.
+    /// Adds one chain. The caller has asked before whether there is room.
     pub(super) fn push(&mut self, work: Work) {
         self.events += events_of(&work);
         if let Some(group) = self.group_for(&work) {
@@ -145,8 +145,8 @@ impl Batch {
         out
     }
 
-    /// Everybody with what came of it, in the order in which it was sent. `failures` are those of the request, in order;
-    /// `is_resent` says that an earlier sending of it may have landed.
+    /// Each piece of work with what came of it, in the order in which they were sent. `failures` are those of the request, in order.
+    /// `is_resent` says that an earlier sending of the request may have landed.
     pub(super) fn settle(
         self,
         failures: Vec<(usize, Kind)>,
@@ -197,7 +197,7 @@ impl Batch {
         settled
     }
 
-    /// Everybody, when there are no results.
+    /// All pieces of work, when there are no results.
     pub(super) fn into_works(self) -> impl Iterator<Item = Work> {
         self.groups.into_iter().flat_map(|group| group.members)
     }
@@ -270,7 +270,7 @@ fn is_tight(work: &Work, now_ms: u64) -> bool {
     work.chain.transfers.iter().any(|transfer| transfer.account.known.refused_within(TIGHT_MS, now_ms))
 }
 
-/// At the most.
+/// How many events it has at most.
 fn events_of(work: &Work) -> usize {
     let transfers = work.chain.transfers.len();
     match work.kind {

@@ -1,6 +1,6 @@
 //! The limits that this instance knows to owe something: when each is to be looked at, and what its callers are told.
 //!
-//! Bounded: of those beyond it this instance knows that they owe, but leaves it to others to pay. No I/O.
+//! Bounded: of limits beyond the bound this instance knows that they owe, but leaves it to others to pay. No I/O.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::ledger::debt_log::{DebtChange, DebtLog};
 use crate::ledger::{Account, Schedule};
 use crate::limit::LimitId;
 
-/// A kilobyte each, and as many look-ups in a second at most.
+/// Limits at most: a kilobyte each, and a look at each once a second.
 const DEBTORS_MAX: usize = 10_000;
 
-/// How long what is known of a debt may be old.
+/// How old may be what is known of a debt.
 const LOOK_INTERVAL_MS: u64 = 1_000;
 
 /// Steps of a forecast that are remembered.
@@ -42,7 +42,7 @@ struct Debtor {
 #[derive(Debug)]
 pub(super) struct Due {
     pub account: Arc<Account>,
-    /// It isn't known when something comes back, or it should be there.
+    /// It isn't known when something comes back, or it should have come back by now.
     pub needs_forecast: bool,
 }
 
@@ -52,7 +52,7 @@ impl Debtors {
         self.enter(account, owed, now_ms, false);
     }
 
-    /// A limit is to be looked at now: it owes so much more than was known, or nothing.
+    /// A limit is to be looked at now, because it owes so much more than was known. 0 if that was known.
     pub(super) fn owes_more(&self, account: &Arc<Account>, owed: u64, now_ms: u64) {
         self.enter(account, owed, now_ms, true);
     }

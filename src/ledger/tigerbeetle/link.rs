@@ -12,7 +12,7 @@ use super::session::{Session, SessionError};
 use super::{Cluster, addresses};
 use crate::clock;
 
-/// How often it is looked whether somebody listens again.
+/// How often we look whether somebody listens again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The same where somebody listens already, who has to accept each connection.
@@ -28,7 +28,7 @@ pub(super) struct Link {
     is_up: AtomicBool,
     /// Why it is not up.
     reason: ArcSwapOption<String>,
-    /// Held by the one who looks while several wait.
+    /// Of several who wait, one looks at the cluster and holds this.
     outage: Mutex<Outage>,
     /// The cluster has no connection left for it.
     is_full: AtomicBool,
@@ -57,7 +57,7 @@ impl Link {
         reason.as_ref().map_or_else(|| "not connected yet".to_owned(), |reason| reason.to_string())
     }
 
-    /// Notes how it is. True if that is news.
+    /// Notes whether it answers. True if that has changed.
     pub(super) fn set(&self, state: Result<(), &SessionError>) -> bool {
         if state.is_ok() && self.is_up() {
             return false;
@@ -68,7 +68,7 @@ impl Link {
         self.is_up.swap(state.is_ok(), Ordering::AcqRel) != state.is_ok() || is_new_reason
     }
 
-    /// Why nothing is heard of it.
+    /// Why the session doesn't answer.
     pub(super) fn silence(&self) -> SessionError {
         if self.is_full.load(Ordering::Relaxed) {
             SessionError::NoConnection
@@ -77,7 +77,7 @@ impl Link {
         }
     }
 
-    /// Notes whether the cluster has a connection for it. True if that is news.
+    /// Notes whether the cluster has a connection for it. True if that has changed.
     pub(super) fn set_full(&self, is_full: bool) -> bool {
         self.is_full.swap(is_full, Ordering::Relaxed) != is_full
     }

@@ -1,13 +1,13 @@
-//! When to give a session up that does not answer. Pure.
+//! When to give up a session that does not answer. Pure.
 //!
 //! The client library never gives up by itself. It waits up to ten seconds before it tries a server again that has come
 //! back, and it swallows whatever is handed to it after an eviction. A new session helps in both cases, and does harm if it
 //! is made too often: each takes one of the cluster's 64 sessions.
 //!
 //! A server that has no connection left does not refuse the next one: the kernel connects it, and the server never takes it.
-//! A server that stands still looks the same. It is told apart where that can be: another session of ours is answered, or
-//! this one never had a connection, because it is new or the server has come back. A session that had one keeps it while
-//! its server stands still.
+//! A server that stands still looks the same. The two can be told apart in two cases: another session of ours is answered, or
+//! this session never had a connection, because it is new or the server has come back. A session that had a connection keeps it
+//! while its server stands still.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The payer: whatever a limit owes is paid from what it has free, by any number of instances at once, each part once.
+//! The payer: what a limit owes is paid from what it has free. Any number of instances pay at once, and each part is paid once.
 //!
 //! A payment is one chain: an amount is posted to the debt account, and as much is reserved of the limit for a window. The
 //! first of the two is named by what has been paid so far, so of all who see the same only one pays; the others find
@@ -31,16 +31,16 @@ const ROUND_MAX: usize = 100;
 /// Looks at one account in one round, while others take from it or pay for it.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// How late an expiry mostly is.
+/// How late an expiry usually is.
 const EXPIRY_LAG_MS: u64 = 30;
 
-/// Between two looks at something that should have come back.
+/// The time between two looks at something that should have come back already.
 const IMPATIENT_MS: u64 = 50;
 
-/// For finding out when something comes back.
+/// How long we take to find out when something comes back.
 const FORESEE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// While the cluster is away.
+/// The pause between two tries while the cluster is away.
 const AWAY: Duration = Duration::from_millis(250);
 
 /// A limit and its debt, as they were read.

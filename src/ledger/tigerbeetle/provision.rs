@@ -308,7 +308,7 @@ impl Provisioner<'_> {
         Ok(again)
     }
 
-    /// As often as it takes: the transfers are named, so they happen once.
+    /// Sends them as often as it takes: the transfers are named, so they happen once.
     async fn create_transfers(
         &self,
         transfers: Vec<tb::Transfer>,

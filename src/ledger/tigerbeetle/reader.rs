@@ -36,7 +36,7 @@ pub(super) enum Read {
         lifetime_seconds: NonZeroU32,
         reply: Reply<Schedule>,
     },
-    /// The same for nobody in particular: it is remembered with the account.
+    /// The same, but nobody waits for it: it is remembered with the account.
     Remember {
         account: Arc<Account>,
         lifetime_seconds: NonZeroU32,
@@ -98,7 +98,7 @@ impl Drop for Touched {
 impl Reader {
     async fn answer(&self, read: Read) {
         if self.shared.must_wait(Side::Reader) {
-            // Who asked hears that it got no answer.
+            // The answer is dropped with it, and whoever asked hears that.
             return;
         }
         let lost = |error: SessionError| LedgerError::Unavailable(error.to_string());

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::{Cluster, addresses};
 use crate::clock;
 
-/// In production mode; one with a single replica in development mode takes fewer.
+/// Events of one request in production mode. A single replica in development mode takes fewer.
 pub(super) const EVENTS_MAX: usize = 8189;
 pub(super) const EVENTS_MAX_DEVELOPMENT: usize = 253;
 

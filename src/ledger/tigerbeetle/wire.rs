@@ -31,7 +31,7 @@ impl TransferIds {
     }
 }
 
-/// What reserves, in labels.
+/// How the labels of reserves begin.
 const RESERVE: &str = "xfer:reserve:";
 const RERESERVE: &str = "xfer:rereserve:";
 const TAKE: &str = "xfer:take:";
@@ -53,7 +53,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// On every transfer, so hashed once.
+/// The operator is on the other side of every transfer, so its label is hashed once.
 pub(super) fn operator_id() -> u128 {
     static ID: OnceLock<u128> = OnceLock::new();
     *ID.get_or_init(|| digest_id(&["acct:operator"]))
@@ -138,8 +138,8 @@ fn end_chain(out: &mut [tb::Transfer]) {
     }
 }
 
-/// Gives an abandoned reserve back, unless somebody who sent the same name again has claimed it. An amount of 0 stands
-/// for what has ended by itself.
+/// Gives back an abandoned reserve, unless somebody who sent the same name again has claimed it. An amount of 0 stands for a
+/// transfer that has ended by itself.
 pub(super) fn push_give_back(out: &mut Vec<tb::Transfer>, ids: TransferIds, chain: &Chain) {
     let names = Names::new(ids, &chain.lease);
     let Some(first) = chain.transfers.first() else { return };

@@ -17,7 +17,7 @@ pub(super) struct Work {
     pub sum: Option<Arc<Sum>>,
     /// `None`: nobody waits.
     pub reply: Option<Reply>,
-    /// It stays whatever becomes of its caller, who will send it again.
+    /// It is not given back if its caller leaves: a completion is sent again.
     pub is_completion: bool,
     /// The call that it is for, if that has a span.
     pub link: Option<Link>,
@@ -75,7 +75,7 @@ impl Drop for Waiting<'_> {
         self.answer.close();
         let Ok(Ok(ChainAnswer { outcome, sum })) = self.answer.try_recv() else { return };
         if outcome.verdict == Verdict::Done && chain.can_be_given_back() {
-            // As in `give_back`.
+            // If nobody listens, the process is ending: see `give_back`.
             drop(self.abandoned.send(Work::give_back(chain.clone(), sum)));
         }
     }

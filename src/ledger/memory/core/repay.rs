@@ -45,7 +45,7 @@ impl Core {
         self.debts.forgive(account.id);
     }
 
-    /// Limits that owe something hear what they are like now, and pay if that gave them room.
+    /// Limits that owe something are told the terms that a chain has for them, and pay if those give them room.
     pub(super) fn meet_terms(&mut self, chain: &Chain, now_ms: u64) {
         if self.debts.is_empty() {
             return;

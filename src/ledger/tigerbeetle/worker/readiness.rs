@@ -8,7 +8,7 @@ pub(super) enum Readiness {
     Ready,
     /// The account has to be made, funded or looked at first.
     NotYet,
-    /// It needs no ledger to say no.
+    /// It is refused without asking the ledger.
     Refused(RefusalCode),
 }
 

@@ -162,7 +162,7 @@ impl Worker<'_> {
         }
     }
 
-    /// It holds. If its caller has left it is given back.
+    /// The chain was done. If its caller has left it is given back.
     fn done(&mut self, work: Work, taken: SmallVec<[u64; 1]>) {
         self.touch(&work.chain);
         self.note_debts(&work.chain, true);
@@ -175,7 +175,8 @@ impl Worker<'_> {
         }
     }
 
-    /// It is part of a sum that holds. What those hold who have `left` the same sum is given back together.
+    /// The chain is part of a sum that was done. `left` gathers the parts of the same sum whose callers have left: they are given
+    /// back together.
     fn done_together(&mut self, work: Work, sum: Arc<Sum>, left: &mut Option<(Chain, Arc<Sum>)>) {
         self.touch(&work.chain);
         let Some(reply) = work.reply else { return };
@@ -235,12 +236,12 @@ fn sent_again(chain: &Chain, result: ChainResult) -> ChainResult {
     }
 }
 
-/// It was done by an earlier sending.
+/// The outcome of a chain that an earlier sending has done.
 fn repeat() -> Outcome {
     Outcome { is_repeat: true, ..Outcome::bare(Verdict::Done) }
 }
 
-/// The ledger alone knows how much this chain takes.
+/// Whether only the ledger knows how much this chain takes.
 fn takes_up_to(chain: &Chain) -> bool {
     chain.transfers.iter().any(|transfer| matches!(transfer.action, Action::TakeUpTo(_)))
 }
