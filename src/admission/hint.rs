@@ -72,8 +72,8 @@ impl Admission {
             plan.requirements.iter().enumerate().filter(asked).collect();
         let needs = asked.iter().map(|&(index, it)| need(it, findings.failed.contains(index)));
         let needs: SmallVec<[Need<'_>; 4]> = needs.collect();
-        let mut outlook = Known { admission: self, asked: &asked, needs: &needs, now_ms };
-        let told = informed::on_denied(&needs, is_retry, policy, now_ms, &mut outlook, up_to)?;
+        let mut ahead = Known { admission: self, asked: &asked, needs: &needs, now_ms };
+        let told = informed::on_denied(&needs, is_retry, policy, now_ms, &mut ahead, up_to)?;
         told.error_ms.inspect(|ms| self.note_error(*ms));
         Some(told.hint)
     }

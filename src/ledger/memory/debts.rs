@@ -11,8 +11,11 @@ use crate::ledger::debt_log::DebtChange;
 use crate::ledger::{Account, Hold};
 use crate::limit::{LimitId, LimitKey, Overage};
 
-/// Some 100 bytes each and a key, so about 200 MB at most.
+/// Some 100 bytes each and the beginning of a key, so about 250 MB at most.
 pub(super) const DEBTS_MAX: usize = 1 << 20;
+
+/// What is kept of a key, for the log. Keys come from clients, and the whole of a long one would fill memory.
+const KEY_BYTES_MAX: usize = 128;
 
 /// Changes that may wait to be read. Those beyond are not told.
 const CHANGES_MAX: usize = 64;
@@ -28,6 +31,7 @@ pub(super) struct Debts {
 /// What one limit owes; never nothing.
 #[derive(Debug)]
 pub(super) struct Debt {
+    /// The key of the limit, or the beginning of one that is long.
     key: LimitKey,
     pub(super) owed: u64,
     /// The life of what is reserved to pay for it; `None` while nobody pays.
@@ -67,7 +71,7 @@ impl Debts {
             if self.by_limit.len() >= DEBTS_MAX {
                 self.forget_the_oldest();
             }
-            let (key, owed) = (account.key.clone(), hold.amount);
+            let (key, owed) = (shortened(&account.key), hold.amount);
             self.note(DebtChange::Owes { key: key.clone(), amount: owed });
             let debt = Debt { key, owed, window_seconds: None, capacity: hold.capacity };
             self.by_limit.insert(account.id, debt);
@@ -131,6 +135,14 @@ impl Debts {
     }
 }
 
+fn shortened(key: &LimitKey) -> LimitKey {
+    let text = key.as_str();
+    if text.len() <= KEY_BYTES_MAX {
+        return key.clone();
+    }
+    LimitKey::new(&format!("{}...", &text[..text.floor_char_boundary(KEY_BYTES_MAX)]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +194,20 @@ mod tests {
             debts.forgive(one.id);
             assert!(debts.oldest.len() <= 2 + CHANGES_MAX && debts.changes.len() <= CHANGES_MAX);
         }
+    }
+
+    #[test]
+    fn of_a_long_key_only_the_beginning_is_kept() {
+        let (mut debts, long) = (Debts::default(), Account::new(LimitKey::new(&"é".repeat(1 << 19))));
+        debts.add(&long, hold(5, Overage::Debt));
+        let kept = format!("{}...", "é".repeat(KEY_BYTES_MAX / 2));
+        assert_eq!(debts.get(long.id).map(|debt| debt.key.as_str()), Some(&*kept));
+        debts.forgive(long.id);
+        let key = LimitKey::new(&kept);
+        assert_eq!(
+            debts.take_changes(),
+            [DebtChange::Owes { key: key.clone(), amount: 5 }, DebtChange::Paid { key }]
+        );
     }
 
     #[test]
