@@ -211,16 +211,21 @@ async fn a_completion_that_is_sent_again_late_owes_nothing_more() {
     }
 }
 
+/// A process on this server, which a test kills.
+async fn process_on(server: &Server) -> Sluice {
+    let dir = directory(&[("config/limits/limits.yaml", LIMITS)]);
+    let ledger = format!("tigerbeetle:0@{}", server.address());
+    let addresses = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", &ledger];
+    let command = serve(dir.path(), &addresses);
+    Sluice::start(dir, command).await
+}
+
 /// 100 in two seconds, and 350 more are used: 90 are paid at once, and then 100, 100 and 60 every two seconds, whether or not the
 /// one who recorded it lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debt_outlives_kill_9() {
     let server = Server::start();
-    let dir = directory(&[("config/limits/limits.yaml", LIMITS)]);
-    let ledger = format!("tigerbeetle:0@{}", server.address());
-    let addresses = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", &ledger];
-    let command = serve(dir.path(), &addresses);
-    let mut killed = Sluice::start(dir, command).await;
+    let mut killed = process_on(&server).await;
     let key = "d:tenant=a:tokens";
     let reserve = json!({"requirements": [{"key": key, "amount": 10}]}).to_string();
     let mut token = serde_json::Value::Null;
@@ -263,11 +268,7 @@ const CHARGES: u32 = 200;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_charge_is_whole_or_nothing_after_kill_9() {
     let server = Server::start();
-    let dir = directory(&[("config/limits/limits.yaml", LIMITS)]);
-    let ledger = format!("tigerbeetle:0@{}", server.address());
-    let addresses = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ledger", &ledger];
-    let command = serve(dir.path(), &addresses);
-    let mut killed = Sluice::start(dir, command).await;
+    let mut killed = process_on(&server).await;
     until("it to be ready", async || match http::get(killed.admin, "/readyz").await {
         answer if answer.status == 200 => Ok(()),
         answer => Err(answer.body),
