@@ -77,6 +77,7 @@ pub struct Metrics {
     pub(crate) slab_panics: Counter,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
+    pub(crate) config_problems: Gauge,
     pub(crate) tls: TlsMetrics,
     pub(crate) traces: TraceMetrics,
     pub(crate) limit_used: Family<LimitLabel, Gauge>,
@@ -127,6 +128,7 @@ impl Default for Metrics {
             slab_panics: Counter::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
+            config_problems: Gauge::default(),
             tls: TlsMetrics::default(),
             traces: TraceMetrics::default(),
             limit_used: Family::default(),
@@ -249,6 +251,8 @@ impl Metrics {
         r.register("sluice_build_info", "Which Sluice this is", BuildInfo);
         r.register("sluice_config_info", "Which configuration is live", self.config_info.clone());
         r.register("sluice_config_reloads", "Loads of the hot files", self.reloads.clone());
+        let problems = "What is wrong with the configuration now, so that it is not live";
+        r.register("sluice_config_problems", problems, self.config_problems.clone());
         self.tls.register(r);
         self.traces.register(r);
         // There before the first mistake, or an alert on its increase would miss that one.

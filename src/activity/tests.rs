@@ -107,25 +107,25 @@ fn threads_lose_nothing() {
     assert_eq!(counted(&activity, By::Used), [row("hot", "d", 160_000)]);
 }
 
-/// What a decision may have to count is bounded, and it doesn't wait for somebody who looks.
+/// A decision counts nothing, and waits for nobody who looks; only the bound of the list is kept by whoever meets it.
 #[test]
-fn the_list_stays_short_and_grows_while_somebody_looks() {
+fn a_decision_counts_only_when_the_list_is_full() {
     let (activity, domain) = (Activity::default(), Arc::from("d"));
-    let limits: Vec<_> = (0..3 * COUNTED_MAX).map(|n| limit(&format!("k{n}"))).collect();
-    for limit in &limits[..COUNTED_MAX + 1] {
-        activity.admitted(limit, &domain, 1, 0);
-    }
-    assert_eq!(activity.pending.lock().len(), 1, "the first ones are counted");
+    let limits: Vec<_> = (0..PENDING_MAX).map(|n| limit(&format!("k{n}"))).collect();
+    let (last, first) = limits.split_last().expect("there must be limits");
     let looking = activity.gathered.lock();
-    for limit in &limits[COUNTED_MAX + 1..] {
+    for (n, limit) in first.iter().enumerate() {
+        assert_eq!(activity.has_many(), n >= PENDING_MANY, "{n}");
         activity.admitted(limit, &domain, 1, 0);
     }
-    assert_eq!(activity.pending.lock().len(), 2 * COUNTED_MAX, "nobody has waited");
+    assert_eq!(activity.pending.lock().len(), PENDING_MAX - 1, "nobody has waited, and nobody has counted");
     drop(looking);
-    activity.admitted(&limits[0], &domain, 1, 0);
-    assert_eq!(activity.pending.lock().len(), COUNTED_MAX + 1, "one call counts a part of it");
+    activity.admitted(last, &domain, 1, 0);
+    assert_eq!(activity.pending.lock().len(), PENDING_MAX - COUNTED_MAX, "one call counts a part of it");
+    activity.count_all(0);
+    assert!(!activity.has_many());
     let all: u64 = activity.top(By::Admitted, None, LIST_MAX, 0).iter().map(|it| it.count).sum();
-    assert_eq!(all, limits.len() as u64 + 1);
+    assert_eq!(all, limits.len() as u64);
 }
 
 #[test]

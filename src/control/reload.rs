@@ -72,7 +72,7 @@ impl Control {
         let was_failing = self.health.lock().failing_since_unix_ms;
         let recovered = was_failing.is_some() && problems.is_empty();
         let failing_since_unix_ms = was_failing.filter(|_| !recovered);
-        *self.health.lock() = Health { problems, failing_since_unix_ms };
+        self.set_health(Health { problems, failing_since_unix_ms });
         let metrics = &self.service.metrics;
         let (version, loaded_at) = match changes.is_empty() {
             // Only the lines of limits may have moved. The new lines are shown, but it is no new version.
@@ -99,12 +99,10 @@ impl Control {
     /// Says what is wrong, once.
     fn failed(&self, source: SourceName, problems: Vec<Problem>) {
         self.service.metrics.reloaded(false);
-        let mut health = self.health.lock();
-        let known = health.problems == problems;
-        let since = health.failing_since_unix_ms.unwrap_or_else(clock::unix_ms);
-        *health = Health { problems: problems.clone(), failing_since_unix_ms: Some(since) };
-        drop(health);
-        if known {
+        let before = self.health();
+        let since = before.failing_since_unix_ms.unwrap_or_else(clock::unix_ms);
+        self.set_health(Health { problems: problems.clone(), failing_since_unix_ms: Some(since) });
+        if before.problems == problems {
             return;
         }
         let version = self.live().version;
@@ -115,6 +113,12 @@ impl Control {
         tracing::error!(version, problems = problems.len(), "the {what} are wrong: what was live stays live");
         problems.iter().for_each(|problem| tracing::error!("{problem}"));
         self.tell_of_reload(version, &problems);
+    }
+
+    fn set_health(&self, health: Health) {
+        let problems = i64::try_from(health.problems.len()).unwrap_or(i64::MAX);
+        self.service.metrics.config_problems.set(problems);
+        *self.health.lock() = health;
     }
 
     /// Tells those who watch.

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::AHashMap;
 use tokio::sync::broadcast;
 
 use super::Service;
 use super::inspect::LimitState;
-use crate::activity::{By, Event, Heavy};
+use crate::activity::{By, Event, Heavy, LIST_MAX, shown};
 use crate::clock;
 use crate::ledger::{Account, Ledger, LedgerError};
 use crate::queue::Waiting;
@@ -25,7 +26,8 @@ const GATHER_MS: u64 = 1_000;
 /// Those who listen to events at the same time.
 const LISTENERS_MAX: usize = 256;
 
-/// Limits whose balances are read to find those that are used most.
+/// Limits whose balances are read to find those that are used most. Where there are more, those come first that were used most
+/// in the last minutes.
 const BALANCES_MAX: usize = 10_000;
 
 /// In what order limits are listed.
@@ -66,6 +68,14 @@ impl Service {
         loop {
             tokio::time::sleep(LOOK).await;
             let now_ms = clock::monotonic_ms();
+            if self.admission.activity.has_many() {
+                let service = Arc::clone(&self);
+                // It takes some milliseconds, so it is done on a thread where no decision waits.
+                let counting =
+                    tokio::task::spawn_blocking(move || service.admission.activity.count_all(now_ms));
+                // What could not be counted is counted next time.
+                let _ = counting.await;
+            }
             if now_ms.saturating_sub(gathered_ms) >= GATHER_MS {
                 gathered_ms = now_ms;
                 self.admission.activity.gather(now_ms, clock::unix_ms());
@@ -136,17 +146,26 @@ impl Service {
         match listing.sort {
             Sort::Key => found.truncate(listing.limit),
             Sort::Denied => {
-                let heavy = self.top(By::Denied, None, crate::activity::LIST_MAX);
-                let place = |limit: &Arc<NamedLimit>| {
-                    let key = crate::activity::shown(&limit.account.key);
-                    heavy.iter().position(|it| it.key == key).unwrap_or(usize::MAX)
-                };
-                found.sort_by_cached_key(place);
+                self.heaviest_first(By::Denied, &mut found);
                 found.truncate(listing.limit);
             }
-            Sort::Used => found.truncate(BALANCES_MAX),
+            Sort::Used if total > BALANCES_MAX => {
+                self.heaviest_first(By::Used, &mut found);
+                found.truncate(BALANCES_MAX);
+            }
+            Sort::Used => {}
         }
         (found, total)
+    }
+
+    /// The others stay in their order.
+    fn heaviest_first(&self, by: By, found: &mut [Arc<NamedLimit>]) {
+        let heavy = self.top(by, None, LIST_MAX);
+        let places: AHashMap<&str, usize> =
+            heavy.iter().enumerate().map(|(place, it)| (&*it.key, place)).collect();
+        found.sort_by_cached_key(|limit| {
+            places.get(&*shown(&limit.account.key)).copied().unwrap_or(usize::MAX)
+        });
     }
 
     /// By key, each once. Listing them does not count as use, so the table forgets them as if nobody had looked.

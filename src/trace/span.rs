@@ -267,6 +267,10 @@ impl Batch {
         }))
     }
 
+    #[cfg_attr(
+        not(feature = "tigerbeetle"),
+        allow(dead_code, reason = "what is sent to a hub is lost call by call")
+    )]
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
         self.error = Some(why.into());
     }

@@ -24,7 +24,9 @@ descriptors:
 const TOKEN: &str = "a-token-of-the-admin-port";
 
 /// It would run if any of it were taken for markup.
-const HOSTILE: &str = "<img src=x onerror=document.title='run'><script>document.title='run'</script>\"'&";
+/// The last of it turns the direction of what follows.
+const HOSTILE: &str =
+    "<img src=x onerror=document.title='run'><script>document.title='run'</script>\"'&\u{202e}";
 
 const READY: &str = "document.getElementById('status-text').textContent === 'ready'";
 const STATUS: &str = "document.getElementById('status-text').textContent";
@@ -81,13 +83,25 @@ async fn the_page_is_live_and_survives_a_restart() {
     let shown =
         "[...document.querySelectorAll('#denied td.k')].some((cell) => cell.textContent.includes('onerror'))";
     browser.until(shown, "document.getElementById('denied').textContent").await;
+    // The row has the key as it is; what is shown has nothing that turns it.
+    let turned = "(name) => name.includes('\\u202e')";
+    let keys = "[...document.querySelectorAll('#denied tr[data-key]')].map((row) => row.dataset.key)";
+    assert_eq!(browser.value(&format!("{keys}.some({turned})")).await, true);
+    assert_eq!(browser.value(&format!("({turned})(document.body.textContent)")).await, false);
     let markup = "[document.images.length, document.querySelectorAll('body script').length, document.title]";
     assert_eq!(browser.value(markup).await, json!([0, 0, "Sluice"]));
     assert_eq!(browser.complaints().await, [""; 0]);
     for tenant in 0..20 {
         ask(&served, &format!("customer-{tenant}")).await;
     }
+    // A client's name may be long; its row is not.
+    let long = "x".repeat(900);
+    ask(&served, &long).await;
+    browser.until(&row("limits", &format!("d:tenant={long}:rph")), STATUS).await;
+    let tallest =
+        "Math.max(...[...document.querySelectorAll('tr[data-key]')].map((row) => row.clientHeight))";
     fits(&browser, "busy").await;
+    assert!(browser.value(tallest).await.as_f64().unwrap() < 200.0);
 
     served.process.signal("TERM");
     served.process.exit().await;
@@ -157,6 +171,20 @@ async fn the_page_holds_with_ten_thousand_limits_and_a_broken_file() {
     assert_eq!(browser.complaints().await, [""; 0]);
 }
 
+#[tokio::test]
+async fn the_page_says_that_there_are_no_limits() {
+    let dir = directory(&[("config/sluice.yaml", "{}\n")]);
+    let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    let served = Sluice::start(dir, command).await;
+    let browser = Browser::open(&format!("http://{}/", served.admin)).await;
+    browser.until(READY, STATUS).await;
+    let empty = "document.getElementById('limits-empty').textContent";
+    browser.until(&format!("{empty} === 'There are no limits yet.'"), empty).await;
+    browser.type_in("#prefix", "a").await;
+    browser.until(&format!("{empty} === 'No limit has such a key.'"), empty).await;
+    fits(&browser, "empty").await;
+}
+
 #[cfg(feature = "tigerbeetle")]
 #[tokio::test]
 async fn the_page_says_that_the_ledger_is_away() {
@@ -171,6 +199,12 @@ async fn the_page_says_that_the_ledger_is_away() {
     browser.until(&format!("{STATUS}.startsWith('not ready')"), STATUS).await;
     let text = "document.getElementById('ledger-text').textContent";
     browser.until(&format!("{text}.includes('does not answer')"), text).await;
+    let limits = "document.getElementById('limits-empty').textContent";
+    assert_eq!(
+        browser.value(limits).await,
+        "What is used is not known while the ledger does not answer.",
+        "not that there are none"
+    );
     fits(&browser, "ledger-away").await;
     assert_eq!(browser.complaints().await, [""; 0]);
 }

@@ -21,6 +21,7 @@ async fn counters_are_there_before_anything_happened() {
     let mut lines = vec![
         "sluice_config_reloads_total{result=\"ok\"} 1".to_owned(),
         "sluice_config_reloads_total{result=\"error\"} 0".to_owned(),
+        "sluice_config_problems 0".to_owned(),
         "sluice_memory_records_max 16777216".to_owned(),
         "sluice_decisions_total{domain=\"d\",code=\"OK\",reason=\"\"} 0".to_owned(),
         "sluice_decisions_total{domain=\"d\",code=\"OVER_LIMIT\",reason=\"over_limit\"} 0".to_owned(),
@@ -67,8 +68,10 @@ async fn instances_can_be_compared() {
     })
     .await;
     assert_eq!(said(&app).await, first);
+    assert!(app.get("/metrics").await.body.contains("sluice_config_problems 1\n"));
     std::fs::write(&file, LIMITS.replace("requests_per_unit: 3", "requests_per_unit: 4")).unwrap();
     app.becomes("d:a=1:hour", Some(4)).await;
+    assert!(app.get("/metrics").await.body.contains("sluice_config_problems 0\n"));
     assert_ne!(said(&app).await, first);
     std::fs::write(&file, LIMITS).unwrap();
     app.becomes("d:a=1:hour", Some(3)).await;

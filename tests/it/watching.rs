@@ -139,6 +139,22 @@ async fn derived_limits_are_listed_when_they_are_asked_for() {
     assert_eq!(app.get("/v1/limits?limit=0").await.status, 400);
 }
 
+/// Balances of ten thousand are read at most; the one that is used must be among them, whatever its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_most_used_is_found_among_very_many() {
+    let named = |n| format!("- {{key: a-{n:05}, kind: rolling, capacity: 10, window_seconds: 60}}\n");
+    let many: String = (0..10_001).map(named).collect();
+    let app = TestApp::with_limits(&format!(
+        "domain: d\nlimits:\n{many}descriptors:\n- {{key: z, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n"
+    ))
+    .start()
+    .await;
+    ask(&app, ("z", "last"), 7).await;
+    let found = app.get("/v1/limits?sort=used&limit=2").await.json();
+    let used = |n: usize| format!("{} {}", found["limits"][n]["key"], found["limits"][n]["used"]);
+    assert_eq!([used(0), used(1)], ["\"d:z=last:hour\" 7", "\"a-00000\" 0"], "{found}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn events_tell_of_denials_and_reloads() {
     let app = TestApp::with_limits(LIMITS).start().await;

@@ -23,6 +23,10 @@ function rate(n) {
   return n >= 100 ? Math.round(n).toLocaleString("en") : (Math.round(n * 10) / 10).toString();
 }
 
+function counted(n, noun) {
+  return `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
+}
+
 function clock(ms) {
   return new Date(ms).toLocaleTimeString();
 }
@@ -32,6 +36,11 @@ function element(name, text, className) {
   if (text !== undefined) made.textContent = text;
   if (className) made.className = className;
   return made;
+}
+
+// A name from a client, with the characters written out that would turn or hide what stands around them.
+function plain(text) {
+  return text.replace(/[\u200b-\u200f\u2028-\u202e\u2060-\u206f\u061c\ufeff]/g, (it) => `\\u{${it.charCodeAt(0).toString(16)}}`);
 }
 
 // Rows are kept by their key, so that a selection or the focus survives an update.
@@ -44,6 +53,12 @@ function rows(section, list, fill) {
     if (!row) {
       row = element("tr");
       row.dataset.key = item.key;
+      // A long name is cut; the whole of it can be asked for.
+      const name = element("span", plain(item.key), "name");
+      if (item.key.length > 100) name.title = plain(item.key);
+      const cell = row.insertCell();
+      cell.className = "k";
+      cell.append(name);
     }
     if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] || null);
     fill(row, item);
@@ -52,9 +67,10 @@ function rows(section, list, fill) {
   section.classList.toggle("has", list.length > 0);
 }
 
-function cells(row, values) {
+// The cells after `first`.
+function cells(row, first, values) {
   values.forEach(([text, className, label], place) => {
-    let cell = row.cells[place];
+    let cell = row.cells[first + place];
     if (!cell) {
       cell = row.insertCell();
       if (className) cell.className = className;
@@ -74,8 +90,9 @@ function list(parent, texts) {
 
 // --- parts of the page
 
-function status(up, text) {
-  $("status").className = up === null ? "" : up ? "up" : "down";
+// How it is: "up", "warn", "down", or nothing while that is not known.
+function status(how, text) {
+  $("status").className = how;
   if ($("status-text").textContent !== text) $("status-text").textContent = text;
 }
 
@@ -100,7 +117,7 @@ function chart() {
     if (history.length > 1) made("path", { class: kind, d: path(history.map((point) => point[kind]), max).area });
   }
   svg.replaceChildren(...shapes);
-  $("chart-max").textContent = `the top is ${rate(max)} a second`;
+  $("chart-max").textContent = `${rate(max)} a second`;
 }
 
 function decisions(now, time) {
@@ -117,30 +134,30 @@ function decisions(now, time) {
     const share = sum.ok + sum.no > 0 ? (100 * sum.no) / (sum.ok + sum.no) : 0;
     $("share-denied").textContent = `${rate(share)} %`;
     const by = Object.entries(counts.by).map(([reason, n]) => [reason, (n - (before.by[reason] || 0)) / seconds]);
-    list($("reasons"), by.filter(([, n]) => n > 0).map(([reason, n]) => `${reason}: ${rate(n)}`));
+    list($("reasons"), by.filter(([, n]) => n > 0).map(([reason, n]) => `${reason}: ${rate(n)} a second`));
     chart();
   }
   before = counts;
 }
 
-function wait(ms) {
-  if (ms === null || ms === undefined) return "never fits";
-  return ms < 1000 ? `in ${ms} ms` : `in ${rate(ms / 1000)} s`;
+function told(ms) {
+  if (ms === null || ms === undefined) return "no retry will help";
+  return ms < 1000 ? `come back in ${ms}\u00a0ms` : `come back in ${rate(ms / 1000)}\u00a0s`;
 }
 
 function denied(items) {
   rows($("denied"), items, (row, item) => {
     const last = lastDenied.get(item.key);
-    const said = last ? `${last.reason}, told to come ${wait(last.retry_after_ms)} at ${clock(last.time)}` : "";
+    const said = last ? `${clock(last.time)} ${last.reason}: ${told(last.retry_after_ms)}` : "";
     const count = item.error ? `${number(item.count - item.error)} to ${number(item.count)}` : number(item.count);
-    cells(row, [[item.key, "k"], [item.domain, "", "domain"], [count, "n", "denials"], [said, "", "last"]]);
+    cells(row, 1, [[plain(item.domain), "", "domain"], [count, "n", "denials"], [said, "", "last"]]);
   });
 }
 
 function used(items) {
   rows($("used"), items, (row, item) => {
     const count = item.error ? `${number(item.count - item.error)} to ${number(item.count)}` : number(item.count);
-    cells(row, [[item.key, "k"], [item.domain, "", "domain"], [count, "n", "units"]]);
+    cells(row, 1, [[plain(item.domain), "", "domain"], [count, "n", "units"]]);
   });
 }
 
@@ -159,8 +176,7 @@ function meter(limit) {
 function limits(items, total) {
   rows($("limits"), items, (row, limit) => {
     const state = limit.status === "decreasing" ? ` (decreasing to ${number(limit.pending_decrease_to)})` : "";
-    cells(row, [
-      [limit.key, "k"],
+    cells(row, 1, [
       [meter(limit)],
       [number(limit.available), "n", "left"],
       [number(limit.capacity) + state, "n", "capacity"],
@@ -169,17 +185,25 @@ function limits(items, total) {
       [limit.origin, "", "written in"],
     ]);
   });
-  const more = total > items.length ? `The fullest ${number(items.length)} of ${number(total)}; narrow it by the beginning of the key.` : "";
+  const more = total > items.length ? `The ${number(items.length)} that are used most, of ${number(total)}. The beginning of a key finds others.` : "";
   $("limits-note").textContent = more;
+  $("limits-empty").textContent = $("prefix").value ? "No limit has such a key." : "There are no limits yet.";
+}
+
+// The ledger knows what is used. While it can't be asked, what was known last stays.
+function limitsUnknown() {
+  const unknown = "What is used is not known while the ledger does not answer.";
+  $("limits-note").textContent = $("limits").classList.contains("has") ? `${unknown} These are the last numbers.` : "";
+  $("limits-empty").textContent = unknown;
 }
 
 function line(items) {
-  rows($("line"), items, (row, item) => cells(row, [[item.key, "k"], [number(item.jobs), "n"], [number(item.amount), "n"]]));
+  rows($("line"), items, (row, item) => cells(row, 1, [[number(item.jobs), "n"], [number(item.amount), "n"]]));
 }
 
 function config(it) {
   const failing = it.failing_since ? ` The files have been wrong since ${new Date(it.failing_since).toLocaleString()}; what was live stays live.` : "";
-  $("config-text").textContent = `Version ${it.version} is live since ${new Date(it.loaded_at).toLocaleString()}.${failing}`;
+  $("config-text").textContent = `Version ${it.version} has been live since ${new Date(it.loaded_at).toLocaleString()}.${failing}`;
   const place = (problem) => [problem.file, problem.line].filter((part) => part).join(":");
   list($("problems"), it.problems.map((problem) => `${place(problem)}: ${problem.field ? problem.field + ": " : ""}${problem.message}`));
   list($("files"), it.files);
@@ -191,8 +215,8 @@ function event(name, data) {
     if (lastDenied.size > 2000) lastDenied.delete(lastDenied.keys().next().value);
   }
   const texts = {
-    denied: () => `${data.key} denied ${number(data.denials)} (${data.reason})`,
-    reload: () => (data.result === "ok" ? `version ${data.version} is live` : `the files are wrong: ${number(data.problems.length)} problems`),
+    denied: () => `${data.reason}: ${counted(data.denials, "request")} denied by ${plain(data.key)}`,
+    reload: () => (data.result === "ok" ? `version ${data.version} is live` : `the files are wrong: ${counted(data.problems.length, "problem")}`),
     ledger: () => (data.up ? "the ledger answers" : "the ledger does not answer"),
   };
   const item = element("li");
@@ -205,15 +229,16 @@ function event(name, data) {
 
 function overview(data) {
   const wrong = data.config.problems.length > 0 ? ", but the configuration has problems" : "";
-  status(data.ready === null, (data.ready === null ? "ready" : `not ready: ${data.ready}`) + wrong);
+  status(data.ready !== null ? "down" : wrong ? "warn" : "up", (data.ready === null ? "ready" : `not ready: ${data.ready}`) + wrong);
   $("version").textContent = data.version;
   decisions(data.decisions, data.time);
   denied(data.denied);
   used(data.used);
   if (data.limits) limits(data.limits, data.limits_total);
+  else limitsUnknown();
   line(data.line);
   config(data.config);
-  $("ledger-text").textContent = data.ledger_up ? "The ledger answers." : `The ledger does not answer: ${data.ready || "it is away"}`;
+  $("ledger-text").textContent = data.ledger_up ? "The ledger answers." : `The ledger does not answer: ${(data.ready || "it is away").replace(/^ledger: /, "")}`;
 }
 
 // --- what the hub and a change of ledgers add; absent elsewhere
@@ -232,7 +257,7 @@ async function beside() {
     const keyed = there.map((it) => ({ ...it, key: `${it.name} ${it.address}` }));
     const body = $("peers").querySelector("tbody");
     body.replaceChildren();
-    keyed.forEach((it) => cells(body.insertRow(), [[it.name], [it.address], [it.version], [rate(it.chains_per_second), "n"], [number(slabs(it)), "n"]]));
+    keyed.forEach((it) => cells(body.insertRow(), 0, [[it.name, "k"], [it.address, "", "address"], [it.version, "", "version"], [rate(it.chains_per_second), "n", "chains a second"], [number(slabs(it)), "n", "in slabs"]]));
   } catch (error) {
     // The stream tells that the server is away.
   }
@@ -248,7 +273,7 @@ function login(text) {
   $("main").hidden = true;
   $("login").hidden = false;
   $("login-error").textContent = text;
-  status(null, "the admin token is needed");
+  status("", "the admin token is needed");
   $("token").focus();
 }
 
@@ -301,7 +326,7 @@ async function listen() {
     throw new Error("the server closed the stream");
   } catch (error) {
     if (own !== asked) return;
-    status(false, "the server is away, trying again");
+    status("down", "the server is away, trying again");
     before = null;
     setTimeout(() => own === asked && listen(), 1000);
   } finally {
