@@ -39,11 +39,9 @@ step_check() {
     stated=$(sed -n '0,/^version = "\(.*\)"$/s//\1/p' Cargo.toml)
     [[ $stated == "$version" ]] || fail "Cargo.toml has the version $stated, not $version"
     grep -q "^ARG VERSION=$version\$" Dockerfile || fail "the Dockerfile has another VERSION than $version"
-    if [[ -e deploy/chart/Chart.yaml ]]; then
-        grep -Eq "^version: \"?$version\"?\$" deploy/chart/Chart.yaml &&
-            grep -Eq "^appVersion: \"?$version\"?\$" deploy/chart/Chart.yaml ||
-            fail "deploy/chart/Chart.yaml has another version or appVersion than $version"
-    fi
+    grep -Eq "^version: \"?$version\"?\$" deploy/chart/Chart.yaml &&
+        grep -Eq "^appVersion: \"?$version\"?\$" deploy/chart/Chart.yaml ||
+        fail "deploy/chart/Chart.yaml has another version or appVersion than $version"
     notes >/dev/null
 }
 
@@ -63,10 +61,15 @@ step_sbom() {
 }
 
 step_chart() {
-    [[ -d deploy/chart ]] || return 0
-    local helm
-    helm=$(command -v .tools/bin/helm || command -v helm) || fail "the chart is packed by helm, which is not there"
-    "$helm" package deploy/chart --version "$version" --app-version "$version" --destination "$out" >/dev/null
+    local helm dir
+    helm=$(command -v .tools/kubernetes/helm || command -v helm) || fail "the chart is packed by helm, which is not there: make tools"
+    dir=$(mktemp -d)
+    "$helm" package deploy/chart --version "$version" --app-version "$version" --destination "$dir" >/dev/null
+    # Helm writes the time of the packing into it.
+    tar --extract --touch --gzip --directory "$dir" --file "$dir/sluice-$version.tgz"
+    chmod -R u=rwX,go=rX "$dir/sluice"
+    pack --directory "$dir" sluice >"$out/sluice-$version.tgz"
+    rm -r "$dir"
 }
 
 step_archive() {

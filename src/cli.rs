@@ -14,6 +14,7 @@ mod import;
 mod otel;
 mod progress;
 mod ratelimit;
+mod ready;
 mod record;
 mod serve;
 mod simulate;
@@ -82,6 +83,9 @@ enum Command {
     /// Prints where each limit is written, what it has left, and why the request would pass or not. Exits like `try`.
     #[command(after_help = EXPLAIN_HELP)]
     Explain(ExplainArgs),
+    /// Ask a running server whether it is ready, and exit 1 if not
+    #[command(after_help = ready::HELP)]
+    Ready(AdminArgs),
     /// Watch the heaviest limits of a running server, and what happens there
     ///
     /// Keys: d, a and u change what is counted, q quits. Prints once where standard output is no terminal.
@@ -355,6 +359,7 @@ impl Cli {
             Command::Try(args) => try_it::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Explain(args) => explain::run(&args),
+            Command::Ready(args) => ready::run(&args),
             Command::Top(args) => top::run(&args),
             Command::Simulate(args) => simulate::run(args),
             Command::Record(args) => record::run(&args),

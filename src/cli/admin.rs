@@ -94,10 +94,20 @@ impl Server {
         self.ask(Method::POST, path, body.into()).await
     }
 
+    /// An answer that is no JSON.
+    pub(super) async fn text(&self, path: &str) -> anyhow::Result<String> {
+        let body = self.bytes(Method::GET, path, Bytes::new()).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<T> {
-        let mut tasks = JoinSet::new();
-        let body = self.read(self.send(method, path, body, &mut tasks).await?).await?;
+        let body = self.bytes(method, path, body).await?;
         serde_json::from_slice(&body).with_context(|| format!("{} is no Sluice", self.url))
+    }
+
+    async fn bytes(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        let mut tasks = JoinSet::new();
+        self.read(self.send(method, path, body, &mut tasks).await?).await
     }
 
     /// An answer that stays open for as long as `tasks` live.

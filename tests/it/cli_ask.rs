@@ -1,4 +1,4 @@
-//! What the commands tell scripts and people: `explain`, `--json`, completions and the manual.
+//! What the commands tell scripts and people: `explain`, `ready`, `--json`, completions and the manual.
 
 use serde_json::{Value, json};
 
@@ -108,6 +108,32 @@ async fn explain_says_when_nobody_is_there() {
     assert!(ran.stderr.starts_with(&format!("sluice: no server at http://{free}: ")), "{ran:?}");
 }
 
+/// As a health check asks, in a container without a shell: it needs no token.
+#[tokio::test]
+async fn ready_says_whether_the_ledger_answers() {
+    let ready = |served: &Sluice| ran(served, &["ready", "--admin", &served.admin.to_string()]);
+    let serving = async |ledger: &str| {
+        let dir = directory(&[]);
+        let ports = ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let mut command = serve(dir.path(), &[&ports[..], &["--ledger", ledger]].concat());
+        command.env("SLUICE_ADMIN_TOKEN", TOKEN);
+        Sluice::start(dir, command).await
+    };
+    let served = serving("memory").await;
+    let said = ready(&served);
+    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "OK\n", ""));
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let away = serving(&format!("hub:{free}")).await;
+    let said = ready(&away);
+    assert_eq!((said.code, said.stdout.as_str()), (1, ""));
+    assert!(said.stderr.contains("answered 503") && said.stderr.contains("ledger: "), "{said:?}");
+
+    let said = run(&mut sluice(served.dir.path(), &["ready", "--admin", &free]));
+    assert_eq!(said.code, 1);
+    assert!(said.stderr.starts_with(&format!("sluice: no server at http://{free}: ")), "{said:?}");
+}
+
 #[tokio::test]
 async fn try_and_bench_answer_scripts() {
     let served = Sluice::with_limits(LIMITS).await;
@@ -177,7 +203,8 @@ fn ran_json(served: &Sluice, arguments: &[&str]) -> Value {
     json_of(&ran)
 }
 
-const COMMANDS: [&str; 8] = ["serve", "check", "try", "bench", "explain", "top", "completions", "man"];
+const COMMANDS: [&str; 9] =
+    ["serve", "check", "try", "bench", "explain", "ready", "top", "completions", "man"];
 
 #[test]
 fn shells_complete_every_command() {

@@ -1,5 +1,5 @@
 //! What a release consists of, made by `scripts/release.sh` from a small repository of its own: everything but the build and the
-//! list of what is inside, which take minutes.
+//! list of what is inside, which take minutes. Helm is that of `SLUICE_TEST_KUBERNETES`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -34,8 +34,20 @@ fn tagged() -> tempfile::TempDir {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join(file), to).unwrap();
     }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fs::create_dir(dir.path().join("deploy")).unwrap();
+    let mut copy = Command::new("cp");
+    // What is linked into the chart from outside is not here.
+    let copied =
+        copy.arg("-rL").arg(root.join("deploy/chart")).arg(dir.path().join("deploy")).status().unwrap();
+    assert!(copied.success());
+    let tools = std::env::var_os("SLUICE_TEST_KUBERNETES");
+    let tools = tools
+        .expect("SLUICE_TEST_KUBERNETES must name a directory with Helm: run `make test`, which builds it");
+    fs::create_dir(dir.path().join(".tools")).unwrap();
+    std::os::unix::fs::symlink(tools, dir.path().join(".tools/kubernetes")).unwrap();
     fs::write(dir.path().join("CHANGELOG.md"), changelog()).unwrap();
-    fs::write(dir.path().join(".gitignore"), "/target/\n").unwrap();
+    fs::write(dir.path().join(".gitignore"), "/target/\n/.tools/\n").unwrap();
     git(dir.path(), &["init", "--quiet"]);
     commit(dir.path());
     git(dir.path(), &["tag", &format!("v{VERSION}")]);
@@ -97,12 +109,24 @@ fn an_archive_the_notes_and_checksums_that_are_the_same_again() {
     let ran = Command::new(dir.join("ratelimit")).output().unwrap();
     assert_eq!(ran.stdout, b"released\n");
 
-    // The commit of another day is another release, so that only what is in the archive is compared.
-    let again = |out: &Path| fs::read(out.join(format!("{name}.tar.gz"))).unwrap();
-    let first = again(&out);
-    fs::remove_file(out.join(format!("{name}.tar.gz"))).unwrap();
-    let (made, said) = release(_dir.path(), &[&tag, "archive"]);
-    assert!(made && first == again(&out), "{said}");
+    let chart = out.join(format!("sluice-{VERSION}.tgz"));
+    let helm = _dir.path().join(".tools/kubernetes/helm");
+    let mut rendered = Command::new(helm);
+    let rendered =
+        rendered.arg("template").arg(&chart).args(["--set", "monitoring.rules=true"]).output().unwrap();
+    assert!(
+        rendered.status.success() && String::from_utf8_lossy(&rendered.stdout).contains("SluiceFailsOpen"),
+        "{rendered:?}"
+    );
+
+    // The commit of another day is another release, so that only what is in the archives is compared. Helm counts in seconds.
+    let archives = [out.join(format!("{name}.tar.gz")), chart];
+    let read = || archives.each_ref().map(|archive| fs::read(archive).unwrap());
+    let first = read();
+    archives.iter().for_each(|archive| fs::remove_file(archive).unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let (made, said) = release(_dir.path(), &[&tag, "archive", "chart"]);
+    assert!(made && first == read(), "{said}");
 }
 
 #[test]
