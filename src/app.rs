@@ -155,6 +155,7 @@ impl App {
         let opening =
             Opening { ledger: &settings.ledger, name, hub_tls: ledger_tls, metrics: &metrics, events };
         let backend = opening.open()?;
+        let line = backend.line();
         let ledger = layered(Arc::clone(&backend), &settings.ledger, &metrics);
         metrics.reloaded(true);
         let Composed { hot, retry_override, taken_over } = composed;
@@ -176,7 +177,7 @@ impl App {
             limit_headers: settings.grpc.limit_headers.clone(),
         };
         let ledgers = Ledgers::new(settings.ledger.uris(), clock::unix_ms(), settings.hub.listen.is_some());
-        let service = Arc::new(Service::new(live, admission, leases, ledgers, metrics, tells));
+        let service = Arc::new(Service::new(live, admission, leases, ledgers, line, metrics, tells));
         let supervisor = Supervisor::new();
         let tasks = supervisor.tasks();
         let control = Arc::new(Control::new(Arc::clone(&service), &files, state, tasks.clone()));

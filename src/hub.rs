@@ -6,6 +6,8 @@
 
 mod answer;
 mod conversation;
+mod line;
+mod newcomers;
 mod peers;
 
 use std::convert::Infallible;

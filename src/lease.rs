@@ -59,6 +59,11 @@ impl Lease {
         self.held.iter().any(|held| held.costs_hits && !held.kind.is_concurrency())
     }
 
+    /// Whether it may be one of the lease API, which holds limits by their keys.
+    pub(crate) fn is_of_lease_api(&self) -> bool {
+        self.held.iter().all(|held| held.costs_hits && held.is_named)
+    }
+
     /// Whether nothing of it has ended by itself.
     pub(crate) fn all_held_at(&self, now_unix_ms: u64) -> bool {
         let age_ms = now_unix_ms.saturating_sub(self.reserved_at_unix_ms);

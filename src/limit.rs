@@ -152,6 +152,21 @@ pub struct LimitSpec {
 }
 
 impl LimitSpec {
+    /// A limit of another instance, of which only this is known here.
+    pub(crate) fn of_another(kind: Kind, capacity: u64, overage: Overage) -> Self {
+        Self {
+            kind,
+            capacity,
+            overage,
+            is_exact: true,
+            charge: Charge::Admitted,
+            unit: String::new(),
+            description: String::new(),
+            origin: Origin::Api,
+            metric: None,
+        }
+    }
+
     /// Only the ledger decides, whatever is asked: somebody wants it so, a completion names what it gives back, or only the
     /// ledger knows what is owed.
     pub fn is_never_in_slabs(&self) -> bool {

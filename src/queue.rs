@@ -15,6 +15,7 @@ mod limits;
 pub mod share;
 pub mod step;
 pub(crate) mod runner;
+pub(crate) mod fleet;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,8 +26,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 pub use self::place::{
-    Failure, JobId, LimitId, Need, NewPlace, Place, PlaceState, PlaceStatus, QueueFull, Reserved, TimedOut,
-    Wants,
+    Failure, JobId, LimitId, Need, NewPlace, Place, PlaceState, PlaceStatus, QueueFull, Reserved, Terms,
+    TimedOut, Wants,
 };
 use self::places::{Ended, Places};
 pub use self::share::Share;
@@ -111,7 +112,9 @@ impl Queue {
             return Err(NoPlace::Closing);
         }
         match places.get(id) {
-            Some(there) if there.wants != new.wants => return Err(NoPlace::NameUsed),
+            Some(there) if there.wants != new.wants || there.terms.is_some() != new.terms.is_some() => {
+                return Err(NoPlace::NameUsed);
+            }
             Some(_) => {}
             None => {
                 let joined = places.join(new, policy, &self.share, clock::monotonic_ms());
@@ -155,6 +158,17 @@ impl Queue {
         }
     }
 
+    /// An answer that was counted as heard has reached nobody. A place that no caller has heard of is forgotten.
+    pub(crate) fn unheard(&self, id: JobId) {
+        let mut places = self.places.lock();
+        let Ended { is_news, unclaimed } = places.unheard(id, clock::monotonic_ms());
+        places.release_later(unclaimed);
+        if is_news {
+            self.metrics.queue_event(QueueEvent::Abandoned);
+            self.changed(&places);
+        }
+    }
+
     /// What the holder of a place is told. A holder that hears that it was served has picked its lease up.
     pub(crate) fn status(&self, id: JobId, is_holder: bool, policy: &Policy) -> Option<PlaceStatus> {
         let mut places = self.places.lock();
@@ -176,6 +190,36 @@ impl Queue {
         places.release_later(Some(unclaimed));
         self.metrics.queue_event(QueueEvent::Abandoned);
         self.changed(&places);
+    }
+
+    /// The same, where another instance gives back what the place held.
+    pub(crate) fn not_picked_up_elsewhere(&self, id: JobId) {
+        let mut places = self.places.lock();
+        if places.get(id).is_some_and(|place| matches!(place.state, PlaceState::Reserved(_))) {
+            let state = PlaceState::TimedOut(TimedOut::NotPickedUp);
+            let Ended { unclaimed, .. } = places.end(id, state, clock::monotonic_ms());
+            places.release_later(unclaimed);
+            self.metrics.queue_event(QueueEvent::Abandoned);
+            self.changed(&places);
+        }
+    }
+
+    /// Other instances now say that limits have these capacities.
+    pub(crate) fn capacities_are(&self, capacities: impl Iterator<Item = (LimitId, u64)>) {
+        if self.depth.load(Ordering::Acquire) > 0 {
+            let mut places = self.places.lock();
+            for (limit, capacity) in capacities {
+                if places.limits.capacity_is(limit, capacity) {
+                    places.freed(limit);
+                    self.wake.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Whether there is a place of this name that another instance sent here.
+    pub(crate) fn has_of_another(&self, id: JobId) -> bool {
+        self.places.lock().get(id).is_some_and(|place| place.terms.is_some())
     }
 
     /// Whether there is a place of this name.

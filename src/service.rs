@@ -8,6 +8,7 @@ pub(crate) mod explain;
 pub(crate) mod forgive;
 pub(crate) mod inspect;
 pub(crate) mod ledgers;
+mod line;
 pub mod queue;
 pub(crate) mod record;
 pub mod reserve;
@@ -27,6 +28,7 @@ use self::check::Tells;
 use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
+use crate::ledger::hub::Line;
 use crate::queue::Queue;
 use crate::record::Recorders;
 use crate::snapshot::Live;
@@ -40,6 +42,8 @@ pub struct Service {
     pub admission: Admission,
     pub(crate) leases: Leases,
     pub queue: Queue,
+    /// Where places in line are kept, if that is not in `queue`.
+    line: Option<Arc<Line>>,
     ledgers: Ledgers,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
@@ -66,6 +70,7 @@ impl Service {
         admission: Admission,
         leases: Leases,
         ledgers: Ledgers,
+        line: Option<Line>,
         metrics: Arc<Metrics>,
         tells: Tells,
     ) -> Self {
@@ -79,6 +84,7 @@ impl Service {
             admission,
             leases,
             queue,
+            line: line.map(Arc::new),
             ledgers,
             metrics,
             lease_api,

@@ -26,8 +26,6 @@ use crate::api::pb::lease as pb;
 use crate::api::queue::{self, NOT_IN_LINE, PlaceAnswer, UNKNOWN_LEASE, UNKNOWN_LEASE_DETAIL};
 use crate::lease::Held;
 use crate::lease::table::LeaseState;
-use crate::limit::LeaseId;
-use crate::queue::JobId;
 use crate::service::Service;
 use crate::service::complete::CompleteError;
 use crate::service::inspect::LeaseView;
@@ -95,7 +93,7 @@ pub(crate) async fn leave(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
-    match service.leave(&id).await {
+    match service.leave(&id).await.map_err(WireError::from)? {
         Left::Out(place) => Ok(followed(queue::place_answer(&place, Vec::new()))),
         Left::Holds => Err(ApiError::new(StatusCode::CONFLICT, "not_in_line", NOT_IN_LINE)),
         Left::Unknown => Err(unknown(&id)),
@@ -183,11 +181,9 @@ pub(crate) async fn one(
     let Path(id) = id?;
     // Who only asks for the headers does not get the token, and neither does who may only look.
     let is_holder = method == Method::GET && access == Access::Full;
-    if let Some((place, unsent)) = service.follow(JobId::of(&LeaseId::parse(&id))) {
-        let mut answer = queue::place_answer(&place, Vec::new());
-        if is_holder {
-            answer.unsent.push(unsent);
-        } else {
+    if let Some((place, unsent)) = service.follow(&id, is_holder).await.map_err(WireError::from)? {
+        let mut answer = queue::place_answer(&place, unsent.into_iter().collect());
+        if !is_holder {
             answer.message.lease_token.clear();
         }
         return Ok(followed(answer));

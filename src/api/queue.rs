@@ -17,7 +17,7 @@ use crate::telemetry::Reason;
 /// What those hear whose lease nobody knows here.
 pub(crate) const UNKNOWN_LEASE: &str = "unknown_lease";
 pub(crate) const UNKNOWN_LEASE_DETAIL: &str = "it was reserved by another instance, has ended, or made room for others; \
-     a place in line ends with the instance that gave it: ask again";
+     a place in line ends with the instance or the hub that keeps it: ask again";
 pub(crate) const NOT_IN_LINE: &str = "it is not in line: what is reserved is completed instead";
 
 /// The answer to a reserve that may wait, or about a place.

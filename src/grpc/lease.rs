@@ -70,14 +70,15 @@ impl pb::lease_service_server::LeaseService for LeaseServer {
         &self,
         request: Request<pb::WatchLeaseRequest>,
     ) -> Result<Response<Self::WatchLeaseStream>, Status> {
-        watch(&self.0, &request.get_ref().lease_id)
+        watch(&self.0, request.into_inner().lease_id).await
     }
 
     async fn leave_queue(
         &self,
         request: Request<pb::LeaveQueueRequest>,
     ) -> Result<Response<pb::LeaseStatus>, Status> {
-        match self.0.leave(&request.get_ref().lease_id).await {
+        let left = self.0.leave(&request.get_ref().lease_id).await;
+        match left.map_err(|error| WireError::from(error).grpc())? {
             Left::Out(place) => Ok(Response::new(queue::status(&place))),
             Left::Holds => Err(Status::failed_precondition(NOT_IN_LINE)),
             Left::Unknown => Err(unknown()),

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Hub;
+use super::line::Answered;
+use super::{Hub, line, newcomers};
 use crate::ledger::hub::pb::answer::What as Answer;
 use crate::ledger::hub::pb::ask::What as Ask;
 use crate::ledger::hub::{pb, wire};
@@ -10,20 +11,24 @@ use crate::ledger::{
     Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Rotation,
     Verdict, Want,
 };
-use crate::limit::{Charge, Kind, LimitSpec, Origin, Overage};
+use crate::limit::{Kind, LimitSpec, Overage};
 
 /// A sidecar is told when a quarter of the capacity fits, two quarters, and so on.
 const REPAID_QUARTERS: u64 = 4;
 
 /// Does what was asked. A failure is an answer too.
-pub(super) async fn answer(hub: &Hub, what: Option<Ask>) -> Answer {
-    match what {
-        None => invalid(format!(
-            "Sluice {} doesn't know what was asked: the sidecar is newer",
-            env!("CARGO_PKG_VERSION")
-        )),
-        Some(what) => done(hub, what).await.unwrap_or_else(invalid),
-    }
+pub(super) async fn answer(hub: &Hub, what: Option<Ask>) -> Answered {
+    let answered = match what {
+        None => {
+            let version = env!("CARGO_PKG_VERSION");
+            Err(format!("Sluice {version} doesn't know what was asked: the sidecar is newer"))
+        }
+        Some(Ask::Join(join)) => line::join(hub, join).await,
+        Some(Ask::Find(find)) => line::find(hub, &find),
+        Some(Ask::Leave(leave)) => line::leave(hub, &leave).await,
+        Some(what) => done(hub, what).await.map(|answer| (answer, None)),
+    };
+    answered.unwrap_or_else(|text| (invalid(text), None))
 }
 
 /// The same; what is wrong with the ask if anything is.
@@ -33,22 +38,30 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
     Ok(match what {
         Ask::Apply(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
-            outcome(ledger, &chain, ledger.apply(&chain).await)
+            outcome(ledger, &chain, newcomers::apply(hub, &chain).await)
         }
         Ask::Complete(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
-            outcome(ledger, &chain, ledger.complete(&chain).await)
+            let result = ledger.complete(&chain).await;
+            if result.is_ok() {
+                line::freed(hub, &chain);
+            }
+            outcome(ledger, &chain, result)
         }
         Ask::GiveBack(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
             if !chain.can_be_given_back() {
                 return Err("give_back: only what reserves can be given back".to_owned());
             }
+            let limits: Vec<_> = chain.transfers.iter().map(|transfer| transfer.account.id).collect();
             ledger.give_back(chain);
+            hub.service.queue.freed(limits.into_iter());
             Answer::Done(pb::Done {})
         }
         Ask::Provision(wants) => {
             let wants = wire::read_wants(&wants, &account)?;
+            let capacities = wants.iter().map(|want| (want.account.id, want.capacity));
+            hub.service.queue.capacities_are(capacities);
             match ledger.provision(wants.clone()).await {
                 Ok(()) => balances(ledger.balances(wants).await),
                 Err(error) => wire::failure(&error),
@@ -71,6 +84,7 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
             let samples = wants.iter().map(|want| sample(ledger, &want.account, want)).collect();
             Answer::Samples(pb::Samples { samples })
         }
+        Ask::Join(_) | Ask::Find(_) | Ask::Leave(_) => return Err("it is asked of the line".to_owned()),
     })
 }
 
@@ -115,17 +129,8 @@ fn balances(balances: Result<Vec<Balance>, LedgerError>) -> Answer {
 
 /// What is known of an account without a round trip.
 fn sample(ledger: &Rotation<Backend>, account: &Arc<Account>, want: &Want) -> pb::Sample {
-    let spec = LimitSpec {
-        kind: Kind::Rolling { window_seconds: want.lifetime_seconds },
-        capacity: want.capacity,
-        overage: want.overage,
-        is_exact: true,
-        charge: Charge::Admitted,
-        unit: String::new(),
-        description: String::new(),
-        origin: Origin::Api,
-        metric: None,
-    };
+    let kind = Kind::Rolling { window_seconds: want.lifetime_seconds };
+    let spec = LimitSpec::of_another(kind, want.capacity, want.overage);
     let owed = if want.overage == Overage::Repay { ledger.owed(account, &spec) } else { 0 };
     let mut repaid = Vec::new();
     if owed > 0 {

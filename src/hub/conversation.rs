@@ -20,6 +20,7 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
+use super::line::Answered;
 use super::peers::Seat;
 use super::{Hub, answer};
 use crate::clock;
@@ -27,6 +28,7 @@ use crate::ledger::LedgerError;
 use crate::ledger::hub::pb::answer::What as Answer;
 use crate::ledger::hub::{pb, wire};
 use crate::listen::port::Call;
+use crate::service::unsent::UnsentLease;
 
 /// Asks of one stream that may be unanswered, and what they may hold.
 const UNANSWERED_MAX: usize = 8_192;
@@ -68,6 +70,8 @@ pub(super) struct Conversation {
     /// What the asks under way hold.
     bytes: usize,
     answers: Vec<pb::Answer>,
+    /// What the answers tell of. Dropped before they are sent, it is taken back.
+    unsent: Vec<UnsentLease>,
     /// What the sidecar was last told.
     status: pb::HubStatus,
     silent_looks: u32,
@@ -79,7 +83,7 @@ struct Finished {
     number: u64,
     bytes: usize,
     /// Its caller has left.
-    answer: Result<Answer, Aborted>,
+    answer: Result<Answered, Aborted>,
 }
 
 /// What an ask holds of all that may be held.
@@ -136,6 +140,7 @@ impl Conversation {
             handles: AHashMap::new(),
             bytes: 0,
             answers: Vec::new(),
+            unsent: Vec::new(),
             status,
             silent_looks: 0,
             idle_looks: 0,
@@ -152,7 +157,7 @@ impl Conversation {
             // Whoever does not listen misses it.
             drop(self.out.try_send(Err(status)));
         }
-        drop((self.out, self.asked, self.seat));
+        drop((self.out, self.asked, self.seat, self.unsent));
         // What was begun lands.
         while self.under_way.next().await.is_some() {}
     }
@@ -266,7 +271,8 @@ impl Conversation {
         let Finished { number, bytes, answer } = finished;
         self.handles.remove(&number);
         self.bytes -= bytes;
-        let what = answer.unwrap_or(Answer::Done(pb::Done {}));
+        let (what, unsent) = answer.unwrap_or((Answer::Done(pb::Done {}), None));
+        self.unsent.extend(unsent);
         self.answers.push(pb::Answer { number, what: Some(what) });
     }
 
@@ -274,7 +280,10 @@ impl Conversation {
     async fn say(&mut self, mut message: pb::HubMessage) -> Result<(), End> {
         message.answers = std::mem::take(&mut self.answers);
         match tokio::time::timeout(TAKEN_WITHIN, self.out.send(Ok(message))).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                self.unsent.drain(..).for_each(UnsentLease::sent);
+                Ok(())
+            }
             Ok(Err(_)) | Err(_) => Err(End::Gone),
         }
     }

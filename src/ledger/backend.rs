@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::hub::Hub;
+use super::hub::{Hub, Line};
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
 use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, Want};
@@ -28,6 +28,16 @@ macro_rules! each {
             Backend::Hub($ledger) => $answer,
         }
     };
+}
+
+impl Backend {
+    /// Where places in line are kept, if that is not here.
+    pub(super) fn line(&self) -> Option<Line> {
+        match self {
+            Backend::Memory(_) | Backend::TigerBeetle(_) => None,
+            Backend::Hub(hub) => Some(hub.line()),
+        }
+    }
 }
 
 impl Ledger for Backend {

@@ -52,6 +52,16 @@ impl<L: Ledger> Failover<L> {
         Self { ledger, on_failure, local, doubles, local_share, metrics }
     }
 
+    /// Something else than a chain could not be asked of the ledger.
+    pub(crate) fn failed(&self, error: &LedgerError) {
+        self.metrics.ledger_failed(failure(error));
+    }
+
+    /// Whether callers get an answer in the place of a ledger that is away.
+    pub(crate) fn answers_in_its_place(&self) -> bool {
+        self.on_failure != OnFailure::Error
+    }
+
     /// The policy's answer in the place of `error`.
     async fn instead(&self, chain: &Chain, error: LedgerError) -> Result<Outcome, LedgerError> {
         let is_away = matches!(error, LedgerError::Unavailable(_) | LedgerError::TimedOut(_));

@@ -8,6 +8,7 @@
 mod asking;
 mod homes;
 mod known;
+pub(crate) mod line;
 mod lowering;
 pub mod pb;
 mod peer;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use tonic::metadata::AsciiMetadataValue;
 
 pub use self::known::Known;
+pub use self::line::Line;
 use self::pb::answer::What as Answer;
 use self::pb::ask::What as Ask;
 use self::peer::Peer;

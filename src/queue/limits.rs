@@ -89,6 +89,17 @@ impl Limits {
         known.needed_by += 1;
     }
 
+    /// Whoever asks for a limit now says that this is its capacity. True if that is news.
+    pub(super) fn capacity_is(&mut self, limit: LimitId, capacity: u64) -> bool {
+        match self.limits.get_mut(&limit) {
+            Some(known) if known.spec.capacity != capacity => {
+                Arc::make_mut(&mut known.spec).capacity = capacity;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// One of those jobs has left the queue.
     pub(super) fn remove_one(&mut self, limit: LimitId) {
         let Some(known) = self.limits.get_mut(&limit) else { return };

@@ -48,6 +48,16 @@ pub struct NewPlace {
     pub needs: Vec<Need>,
     /// The limit that it could not have, if it was attempted already.
     pub refused_by: Option<LimitId>,
+    /// Of a job that another instance sent here.
+    pub terms: Option<Terms>,
+}
+
+/// What a place of another instance's caller has instead of this instance's files: its limits are those that it needs as they were
+/// last asked for, and its times are these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    pub deadline_seconds: u64,
+    pub pickup_seconds: u64,
 }
 
 /// One job's place, from its arrival until it is forgotten.
@@ -68,9 +78,10 @@ pub struct Place {
     pub attempts: u32,
     /// Tells those who follow it that something changed.
     pub changed: Arc<Notify>,
-    /// Calls that wait for their first answer about it, and whether any of them has had it.
+    /// Calls that wait for their first answer about it, and how many have had it.
     pub(super) callers: u32,
-    pub(super) is_heard: bool,
+    pub(super) heard: u32,
+    pub terms: Option<Terms>,
     /// How often another limit refused it than the time before, and which limit refused it last.
     pub(super) bounces: u32,
     pub(super) refused_by: Option<LimitId>,
@@ -130,6 +141,8 @@ pub struct Reserved {
     /// What has to be released if nobody picks it up; `None` once somebody did.
     pub unclaimed: Option<Box<Lease>>,
     pub is_picked_up: bool,
+    /// What the instance whose job it is makes a token of; `None` if it is this one's.
+    pub for_another: Option<Arc<Lease>>,
 }
 
 /// There is no place left.

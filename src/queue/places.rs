@@ -3,6 +3,7 @@
 //! A core: it is told what happened and when, says which job has its turn and when to be called again, and reserves
 //! nothing itself. Refuses to know the ledger's calls and the clock.
 
+mod heard;
 mod kept;
 mod status;
 
@@ -93,16 +94,17 @@ impl Places {
         share: &Share,
         now_ms: u64,
     ) -> Result<(), QueueFull> {
-        let NewPlace { id: lease_id, job_id, wants, needs, refused_by } = new;
+        let NewPlace { id: lease_id, job_id, wants, needs, refused_by, terms } = new;
         let id = JobId::of(&lease_id);
-        let bytes = kept::bytes_of(&lease_id, &job_id, &wants);
+        let bytes = kept::bytes_of(&lease_id, &job_id, &wants, terms.is_some());
         self.check_full(&needs, bytes, policy, share, now_ms)?;
         let amounts: Amounts = needs.iter().map(|need| (need.account.id, need.amount)).collect();
         for Need { account, spec, .. } in needs {
             self.limits.add(account, spec);
         }
         let is_placed = self.order.join(id, amounts, refused_by);
-        let deadline_ms = now_ms.saturating_add(policy.deadline_seconds * 1000);
+        let deadline_seconds = terms.map_or(policy.deadline_seconds, |terms| terms.deadline_seconds);
+        let deadline_ms = now_ms.saturating_add(deadline_seconds * 1000);
         let place = Place {
             id: lease_id,
             job_id,
@@ -115,7 +117,8 @@ impl Places {
             attempts: u32::from(refused_by.is_some()),
             changed: Arc::default(),
             callers: 0,
-            is_heard: false,
+            heard: 0,
+            terms,
             bounces: 0,
             refused_by,
             insists: None,
@@ -191,6 +194,15 @@ impl Places {
         Some((limit, Arc::clone(&self.limits.get(limit)?.spec)))
     }
 
+    /// All that a job needs, of its limits as they were last asked for.
+    pub(super) fn needs(&self, id: JobId) -> Vec<Need> {
+        let need = |&(limit, amount): &(LimitId, u64)| {
+            let known = self.limits.get(limit)?;
+            Some(Need { account: Arc::clone(&known.account), spec: Arc::clone(&known.spec), amount })
+        };
+        self.order.needs(id).iter().filter_map(need).collect()
+    }
+
     /// What the first job at a limit needs of it, and the limit.
     pub(super) fn first_at(&self, limit: LimitId) -> Option<(u64, &Arc<Account>, &Arc<LimitSpec>)> {
         let (_, amount) = self.order.first_at(limit)?;
@@ -240,7 +252,9 @@ impl Places {
         self.by_lease.insert(reserved.lease.bits(), id);
         self.unclaimed += 1;
         self.enter(id, PlaceState::Reserved(Box::new(reserved)), now_ms);
-        self.set_timer(id, Some(now_ms.saturating_add(policy.pickup_seconds * 1000)));
+        let terms = self.places.get(&id).and_then(|place| place.terms);
+        let pickup_seconds = terms.map_or(policy.pickup_seconds, |terms| terms.pickup_seconds);
+        self.set_timer(id, Some(now_ms.saturating_add(pickup_seconds * 1000)));
     }
 
     /// The holder of a place was told what it holds.
@@ -258,26 +272,6 @@ impl Places {
         unclaimed
     }
 
-    /// A call waits for its first answer about a place.
-    pub(super) fn start_call(&mut self, id: JobId) {
-        if let Some(place) = self.places.get_mut(&id) {
-            place.callers += 1;
-        }
-    }
-
-    /// That call was answered, or its caller has gone. A place that nobody has heard of is forgotten.
-    pub(super) fn end_call(&mut self, id: JobId, is_heard: bool, now_ms: u64) -> Ended {
-        let Some(place) = self.places.get_mut(&id) else { return Ended::default() };
-        place.callers -= 1;
-        place.is_heard |= is_heard;
-        if place.is_heard || place.callers > 0 {
-            return Ended::default();
-        }
-        let Ended { unclaimed, .. } = self.end(id, PlaceState::Cancelled, now_ms);
-        self.places.remove(&id);
-        Ended { is_news: true, unclaimed }
-    }
-
     /// Nobody was told of this lease: the runner releases it.
     pub(super) fn release_later(&mut self, unclaimed: Option<Box<Lease>>) {
         self.releases.extend(unclaimed.map(|lease| *lease));
@@ -290,6 +284,8 @@ impl Places {
     /// The times of a new policy hold for those who have a place, too.
     pub(super) fn policy_changed(&mut self, policy: &Policy) {
         let until = |place: &Place| match &place.state {
+            // Its times are those of another instance.
+            _ if place.terms.is_some() => place.timer_ms,
             PlaceState::Reserved(reserved) if !reserved.is_picked_up => {
                 Some(place.since_ms.saturating_add(policy.pickup_seconds * 1000))
             }

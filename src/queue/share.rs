@@ -19,7 +19,7 @@
 //! 2^(k-1) × u < T / S ≤ 2^k × u that is less than (k + 2) × T / S. The unit u is chosen so that k is mostly 0.
 //!
 //! A limit at which no job waits isn't here, and costs a request nothing but one read. This holds back the newcomers of this
-//! instance only: others don't know of this queue.
+//! instance, and of its sidecars if it is a hub (`hub/newcomers.rs`). Others that use the same ledger don't know of this queue.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::place::{Failure, JobId, LimitId, Place, PlaceState, Reserved, TimedOut, Wants};
+use super::place::{Failure, JobId, LimitId, Need, Place, PlaceState, Reserved, TimedOut, Wants};
 use super::places::{Due, Ended, Places};
 use super::share::{Demand, Share};
 use crate::lease::Lease;
@@ -34,6 +34,8 @@ pub struct Attempt {
     /// It was never attempted before. A name that was refused stays refused, so that later attempts need new ones.
     pub is_first: bool,
     pub wants: Wants,
+    /// Of a job that another instance sent here: its limits as they were last asked for.
+    pub needs: Option<Vec<Need>>,
 }
 
 /// How an attempt went.
@@ -77,12 +79,10 @@ impl QueueStep<'_> {
             work.extend(ended.map(|lease| Work::Release(*lease)));
         }
         while let Some(place) = self.places.next_turn(self.now_ms) {
-            work.push(Work::Attempt(Attempt {
-                id: JobId::of(&place.id),
-                name: place.id.clone(),
-                is_first: place.attempts == 1,
-                wants: Arc::clone(&place.wants),
-            }));
+            let (name, is_first, wants) = (place.id.clone(), place.attempts == 1, Arc::clone(&place.wants));
+            let (id, is_of_another) = (JobId::of(&name), place.terms.is_some());
+            let needs = is_of_another.then(|| self.places.needs(id));
+            work.push(Work::Attempt(Attempt { id, name, is_first, wants, needs }));
         }
         for limit in self.places.order.take_changed() {
             self.update_share(limit);

@@ -59,12 +59,16 @@ impl Service {
         if let Named::Id(id) = completion.lease
             && self.is_queued(id)
         {
-            self.leave(id).await;
+            self.leave_here(id).await;
             return Ok(());
         }
         let found = match completion.lease {
             Named::Id(text) => self.leases.find(text)?,
             Named::Token(text) => self.leases.find_token(text)?,
+        };
+        let found = match (found, completion.lease, &self.line) {
+            (Found::Unknown, Named::Id(id), Some(line)) => self.find_in_line(line, id).await?,
+            (found, ..) => found,
         };
         let Found::Open(lease) = found else { return Ok(()) };
         if completion.actuals.is_empty() && lease.needs_report() {
@@ -146,6 +150,9 @@ impl Service {
                     if why == Why::Completed {
                         settler.note_holds(&lease, &settlements, now_unix_ms);
                         service.queue.completed(&lease.id);
+                        if settlements.is_empty() {
+                            service.tell_completed(&lease).await;
+                        }
                     }
                     service.tell_those_who_wait(settler, &lease, &settlements);
                 }

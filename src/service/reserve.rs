@@ -13,8 +13,9 @@ use crate::admission::{Asked, DecideError, Decision, Denial, Name, is_used};
 use crate::clock;
 use crate::lease::Lease;
 use crate::lease::leases::Known;
-use crate::ledger::{Chain, LedgerError};
-use crate::limit::{Cost, LeaseId};
+use crate::ledger::{Account, Chain, LedgerError};
+use crate::limit::{Cost, LeaseId, LimitSpec};
+use crate::queue::Need;
 use crate::registry::{Enforcement, Plan, Requirement};
 use crate::snapshot::Snapshot;
 
@@ -75,6 +76,27 @@ pub(super) struct UnknownLimit(pub(super) String);
 impl From<UnknownLimit> for ReserveError {
     fn from(UnknownLimit(key): UnknownLimit) -> Self {
         Self::UnknownLimit(key)
+    }
+}
+
+/// What a caller needs of limits, whoever defines them.
+pub(super) fn plan_of(needs: &[Need]) -> Plan {
+    let each = needs.iter().map(|need| requirement(&need.account, &need.spec, need.amount));
+    Plan { requirements: each.collect(), descriptors: SmallVec::new() }
+}
+
+fn requirement(account: &Arc<Account>, spec: &Arc<LimitSpec>, amount: u64) -> Requirement {
+    Requirement {
+        account: Arc::clone(account),
+        spec: Arc::clone(spec),
+        name: Arc::from(account.key.as_str()),
+        amount,
+        late: 0,
+        enforcement: Enforcement::Enforced,
+        // Every lease of this API can be completed, with actuals for any of its rolling limits.
+        reconcile: true,
+        cost: Cost::Hits,
+        metric_per_value: false,
     }
 }
 
@@ -147,18 +169,7 @@ impl Service {
         for (key, amount) in wants {
             let limit = snapshot.registry.resolve(key, &self.admission.accounts);
             let limit = limit.ok_or_else(|| UnknownLimit(key.to_owned()))?;
-            requirements.push(Requirement {
-                account: Arc::clone(&limit.account),
-                spec: Arc::clone(&limit.spec),
-                name: Arc::from(key),
-                amount,
-                late: 0,
-                enforcement: Enforcement::Enforced,
-                // Every lease of this API can be completed, with actuals for any of its rolling limits.
-                reconcile: true,
-                cost: Cost::Hits,
-                metric_per_value: false,
-            });
+            requirements.push(requirement(&limit.account, &limit.spec, amount));
         }
         Ok(Plan { requirements, descriptors: SmallVec::new() })
     }

@@ -37,6 +37,8 @@ enum What {
     /// An answer about a place. The first one makes it known: a place that nobody has heard of is forgotten. One that says
     /// that it was served picks it up.
     Place { id: JobId, is_first: bool, is_served: bool },
+    /// An answer about a place at a hub, which counts it as heard of, and what was reserved for it if the answer picks that up.
+    InLine { id: LeaseId, is_first: bool, picked_up: Option<Box<Lease>> },
     /// A place that was picked up by an answer that the connection has taken, and what was reserved for it.
     PickedUp { id: JobId, lease: Box<Lease> },
 }
@@ -48,6 +50,15 @@ impl UnsentLease {
 
     pub(super) fn place(service: &Arc<Service>, id: JobId, is_first: bool) -> Self {
         Self::new(service, What::Place { id, is_first, is_served: false })
+    }
+
+    pub(super) fn in_line(
+        service: &Arc<Service>,
+        id: LeaseId,
+        is_first: bool,
+        picked_up: Option<Box<Lease>>,
+    ) -> Self {
+        Self::new(service, What::InLine { id, is_first, picked_up })
     }
 
     /// Its answer says that the place was served.
@@ -73,6 +84,10 @@ impl UnsentLease {
                 None => return false,
             }
         }
+        // The place is known at its hub already.
+        if let What::InLine { picked_up: None, .. } = news.what {
+            return false;
+        }
         self.news = Some(news);
         true
     }
@@ -85,7 +100,7 @@ impl UnsentLease {
             What::Place { id, is_first, is_served } => {
                 drop(news.service.place_was_heard_of(id, is_first, is_served));
             }
-            What::PickedUp { .. } => {}
+            What::PickedUp { .. } | What::InLine { .. } => {}
         }
     }
 }
@@ -93,7 +108,7 @@ impl UnsentLease {
 impl Drop for UnsentLease {
     fn drop(&mut self) {
         let Some(news) = self.news.take() else { return };
-        let News { service, what, .. } = *news;
+        let News { service, what, call } = *news;
         match what {
             // Whoever chose the name may have sent it twice, and may have heard the other answer.
             What::Lease { id, undo } => {
@@ -104,6 +119,8 @@ impl Drop for UnsentLease {
             What::Place { id, is_first: true, .. } => service.queue.end_call(id, false),
             What::Place { .. } => {}
             What::PickedUp { id, lease } => service.queue.not_picked_up(id, lease),
+            What::InLine { is_first: false, picked_up: None, .. } => {}
+            What::InLine { id, picked_up, .. } => service.take_back_later(id, picked_up, call),
         }
     }
 }
@@ -116,6 +133,21 @@ impl Service {
             self.queue.end_call(id, true);
         }
         lease
+    }
+
+    /// Tells a hub that nobody has heard of a place. Whoever drops an answer can't wait for that.
+    fn take_back_later(
+        self: Arc<Self>,
+        id: LeaseId,
+        picked_up: Option<Box<Lease>>,
+        call: Option<TaskTrackerToken>,
+    ) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _call = call;
+                self.take_back(id, picked_up).await;
+            });
+        }
     }
 
     /// Gives back what was reserved for a caller that left before it was told.

@@ -32,7 +32,7 @@ fn hello() -> pb::Hello {
 }
 
 /// A stream by hand.
-struct Raw {
+pub struct Raw {
     out: mpsc::Sender<pb::SidecarMessage>,
     from_hub: Streaming<pb::HubMessage>,
 }
@@ -50,7 +50,7 @@ impl Raw {
         Ok(Self { out, from_hub })
     }
 
-    async fn greeted(hub: &TestApp) -> Self {
+    pub async fn greeted(hub: &TestApp) -> Self {
         let first = pb::SidecarMessage { hello: Some(hello()), ..Default::default() };
         let mut raw = Self::open(hub, first).await.unwrap();
         let answer = raw.from_hub.message().await.unwrap().unwrap();
@@ -61,11 +61,11 @@ impl Raw {
         raw
     }
 
-    async fn say(&self, message: pb::SidecarMessage) {
+    pub async fn say(&self, message: pb::SidecarMessage) {
         self.out.send(message).await.unwrap();
     }
 
-    async fn ask(&mut self, number: u64, what: Option<Ask>) -> Answer {
+    pub async fn ask(&mut self, number: u64, what: Option<Ask>) -> Answer {
         self.say(pb::SidecarMessage { asks: vec![pb::Ask { number, what }], ..Default::default() }).await;
         loop {
             let message = self.from_hub.message().await.unwrap().expect("the stream must go on");
@@ -103,7 +103,7 @@ fn chain(key: &str, amount: u64) -> pb::Chain {
     }
 }
 
-fn failure(answer: Answer) -> (pb::FailureCode, String) {
+pub fn failure(answer: Answer) -> (pb::FailureCode, String) {
     match answer {
         Answer::Failure(failure) => (failure.code(), failure.text),
         other => panic!("{other:?}"),

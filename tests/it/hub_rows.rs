@@ -50,7 +50,8 @@ async fn queue_rows_on(hub: &TestApp) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_rows_through_a_hub_on_memory() {
-    queue_rows_on(&hub_on(LedgerUri::Memory).start().await).await;
+    let hub = hub_on(LedgerUri::Memory).and_file("retry_policy.yaml", queue_rows::POLICY);
+    queue_rows_on(&hub.start().await).await;
 }
 
 #[cfg(feature = "tigerbeetle")]
@@ -61,7 +62,8 @@ mod on_tigerbeetle {
 
     async fn hub(server: &Server) -> TestApp {
         let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
-        let hub = hub_on(uri).start().await;
+        // How many may wait, and what is kept for them, is the hub's to say.
+        let hub = hub_on(uri).and_file("retry_policy.yaml", queue_rows::POLICY).start().await;
         ready(&hub).await;
         hub
     }

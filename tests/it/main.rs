@@ -93,6 +93,7 @@ mod hub_faults;
 #[cfg(feature = "tigerbeetle")]
 mod hub_fleet;
 mod hub_hostile;
+mod hub_line;
 mod hub_peers;
 #[cfg(feature = "tigerbeetle")]
 mod hub_process;

@@ -140,6 +140,7 @@ impl World {
             wants: Arc::from([]),
             needs: needs.iter().map(need).collect(),
             refused_by: None,
+            terms: None,
         };
         self.places.join(new, &self.policy, &self.share, self.now_ms).expect("there must be a place");
         let needs = needs.to_vec();
@@ -213,6 +214,7 @@ impl World {
             ends_at_unix_ms: u64::MAX,
             unclaimed: None,
             is_picked_up: false,
+            for_another: None,
         };
         let work = self.step(|step| step.attempted(id, Attempted::Served(None), hand_out, half));
         self.places.picked_up(id);

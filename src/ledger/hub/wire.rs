@@ -16,7 +16,7 @@ use crate::limit::{BitSet, LeaseId, Overage};
 
 /// Of the protocol. A side of another major version can't be understood; of another minor version it can.
 pub(crate) const MAJOR: u32 = 1;
-pub(crate) const MINOR: u32 = 0;
+pub(crate) const MINOR: u32 = 1;
 
 /// What one ask may be long, encoded: less than a message, so that it fits into one with others.
 pub(crate) const ASK_BYTES_MAX: usize = 768 << 10;
@@ -105,10 +105,7 @@ pub(crate) fn read_chain(
     chain: &pb::Chain,
     account: &impl Fn(&str) -> Arc<Account>,
 ) -> Result<Chain, String> {
-    let lease = &chain.lease;
-    if lease.is_empty() || lease.len() > LEASE_BYTES_MAX {
-        return Err(format!("chain.lease: must have 1 to {LEASE_BYTES_MAX} bytes, and has {}", lease.len()));
-    }
+    let lease = read_lease(&chain.lease).map_err(|what| format!("chain.{what}"))?;
     let keep = match chain.keep() {
         pb::Keep::Nothing => Keep::Nothing,
         pb::Keep::ForUndo => Keep::ForUndo,
@@ -126,7 +123,7 @@ pub(crate) fn read_chain(
     let transfers = chain.transfers.iter().enumerate().map(|(n, transfer)| {
         read_transfer(transfer, account).map_err(|what| format!("chain.transfers[{n}].{what}"))
     });
-    Ok(Chain { lease: LeaseId::parse(lease), keep, transfers: transfers.collect::<Result<_, _>>()? })
+    Ok(Chain { lease, keep, transfers: transfers.collect::<Result<_, _>>()? })
 }
 
 fn read_transfer(
@@ -189,6 +186,14 @@ pub(crate) fn read_wants(
     wants.map(|(n, want)| read_want(want, account).map_err(|what| format!("wants[{n}].{what}"))).collect()
 }
 
+/// The name of a lease.
+pub(crate) fn read_lease(lease: &str) -> Result<LeaseId, String> {
+    if lease.is_empty() || lease.len() > LEASE_BYTES_MAX {
+        return Err(format!("lease: must have 1 to {LEASE_BYTES_MAX} bytes, and has {}", lease.len()));
+    }
+    Ok(LeaseId::parse(lease))
+}
+
 fn check_key(key: &str) -> Result<(), String> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(format!("key: must have 1 to {KEY_BYTES_MAX} bytes, and has {}", key.len()));
@@ -196,11 +201,11 @@ fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn read_lifetime(seconds: u32) -> Result<NonZeroU32, String> {
+pub(crate) fn read_lifetime(seconds: u32) -> Result<NonZeroU32, String> {
     NonZeroU32::new(seconds).ok_or_else(|| "lifetime_seconds: must be at least 1".to_owned())
 }
 
-fn overage(overage: Overage) -> pb::Overage {
+pub(crate) fn overage(overage: Overage) -> pb::Overage {
     match overage {
         Overage::Deny => pb::Overage::Deny,
         Overage::Debt => pb::Overage::Debt,
@@ -208,7 +213,7 @@ fn overage(overage: Overage) -> pb::Overage {
     }
 }
 
-fn read_overage(overage: i32) -> Result<Overage, String> {
+pub(crate) fn read_overage(overage: i32) -> Result<Overage, String> {
     match pb::Overage::try_from(overage) {
         Ok(pb::Overage::Deny) => Ok(Overage::Deny),
         Ok(pb::Overage::Debt) => Ok(Overage::Debt),

@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::ledger::LedgerError;
+use super::Rotation;
+use crate::ledger::hub::Line;
+use crate::ledger::{Backend, LedgerError};
 
 #[derive(Debug)]
 pub(super) struct Successor<L> {
@@ -30,6 +32,14 @@ impl<L> Successor<L> {
 
     pub(super) fn of_new(&self, error: LedgerError) -> LedgerError {
         named("new", &self.names[1], error)
+    }
+}
+
+impl Rotation<Backend> {
+    /// Where places in line are kept, if that is not here. What a hub reserves for them it takes from its own ledger alone, so
+    /// with two ledgers places are kept here.
+    pub(crate) fn line(&self) -> Option<Line> {
+        if self.new.is_some() { None } else { self.old.line() }
     }
 }
 

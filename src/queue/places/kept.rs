@@ -19,11 +19,14 @@ const BYTES_PER_PLACE: usize = 1024;
 const KEPT_BYTES_MAX: usize = KEPT_MAX * BYTES_PER_PLACE;
 
 /// The largest place: 32 keys of 4 KiB, and some names. At least one such can wait, however few places there are.
-const LARGEST_PLACE_BYTES: usize = 32 * (4096 + KEY_BYTES) + PLACE_BYTES + 1024;
+const LARGEST_PLACE_BYTES: usize = 32 * (4096 + KEY_BYTES + SPEC_BYTES) + PLACE_BYTES + 1024;
 
 /// What the tables of the queue need for a place, and for each of its keys.
 const PLACE_BYTES: usize = 512;
 const KEY_BYTES: usize = 64;
+
+/// A limit of another instance's job, which no file here has, and what is held of it.
+const SPEC_BYTES: usize = 256;
 
 /// Places that are over, the oldest first, with their bytes.
 #[derive(Debug, Default)]
@@ -33,12 +36,13 @@ pub(super) struct Kept {
 }
 
 /// What a place takes.
-pub(super) fn bytes_of(id: &LeaseId, job_id: &str, wants: &Wants) -> usize {
+pub(super) fn bytes_of(id: &LeaseId, job_id: &str, wants: &Wants, is_of_another: bool) -> usize {
+    let key_bytes = KEY_BYTES + if is_of_another { SPEC_BYTES } else { 0 };
     let id = match id {
         LeaseId::Ulid(_) => 0,
         LeaseId::Name(name) => name.len(),
     };
-    let keys: usize = wants.iter().map(|(key, _)| key.len() + KEY_BYTES).sum();
+    let keys: usize = wants.iter().map(|(key, _)| key.len() + key_bytes).sum();
     PLACE_BYTES + id + job_id.len() + keys
 }
 

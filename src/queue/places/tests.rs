@@ -27,7 +27,7 @@ fn need() -> Need {
 fn new(n: u128, need: &Need, key_bytes: usize) -> NewPlace {
     let wants = [(Arc::from("k".repeat(key_bytes)), 1)];
     let (id, needs) = (LeaseId::fresh(0, n), vec![need.clone()]);
-    NewPlace { id, job_id: String::new(), wants: Arc::from(wants), needs, refused_by: None }
+    NewPlace { id, job_id: String::new(), wants: Arc::from(wants), needs, refused_by: None, terms: None }
 }
 
 #[test]
