@@ -2,6 +2,7 @@
 //! `SLUICE_TEST_KUBERNETES` names a directory with Helm and the others; without it these tests fail.
 
 mod checked;
+mod kept;
 mod placed;
 mod running;
 mod schemas;
@@ -39,14 +40,14 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 /// The shapes, each plain and with all that can be turned on.
-const SHAPES: [(&str, &str); 7] = [
+const SHAPES: [(&str, &str); 8] = [
     ("memory", "{}"),
-    ("memory, all of it", "{certificates: {enabled: true}, istio: {enabled: true}, monitoring: *all}"),
+    ("memory, all of it", "{istio: {enabled: true}, monitoring: *all}"),
     ("service", "{shape: service}"),
     (
         "service, all of it",
-        "{shape: service, certificates: {enabled: true, envoyNamespaces: [istio-system]}, istio: {enabled: true}, monitoring: *all,
-          limitsFrom: [team-a], sluice: {replicas: 16}, imagePullSecrets: [{name: mine}], tigerbeetle: {replicas: 5, antiAffinity: preferred},
+        "{shape: service, certificates: {enabled: true, envoyNamespaces: [istio-system]}, monitoring: *all,
+          limitsFrom: [team-a], sluice: {replicas: 16}, imagePullSecrets: [{name: mine}], podLabels: {team: edge}, podAnnotations: {owner: edge}, tigerbeetle: {replicas: 5, antiAffinity: preferred},
           networkPolicy: {operators: [{podSelector: {matchLabels: {app: bastion}}}], ledgerClients: [{podSelector: {}}]}}",
     ),
     ("hubs", "{shape: hubs, sidecars: {namespaces: [chat, shop]}}"),
@@ -55,15 +56,23 @@ const SHAPES: [(&str, &str); 7] = [
         "{shape: hubs, sidecars: {namespaces: [chat]}, certificates: {issuerRef: {name: mesh, kind: ClusterIssuer}}, monitoring: *all,
           seccomp: {install: false}, secrets: {leases: mine, admin: mine-too}, limitsFrom: [team-a]}",
     ),
+    (
+        "hubs without cert-manager",
+        "{shape: hubs, sidecars: {namespaces: [chat], grpcPort: 18081}, certificates: {certManager: false}, monitoring: *all,
+          imagePullSecrets: [{name: mine}], podLabels: {team: edge}, podAnnotations: {owner: edge},
+          image: {digest: *digest}, tigerbeetle: {image: {digest: *digest}}}",
+    ),
     ("ledger", "{shape: ledger, tigerbeetle: {replicas: 1}}"),
 ];
 
 const MONITORING: &str =
     "{serviceMonitor: true, rules: true, dashboard: true, labels: {release: prometheus}}";
 
+const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
 /// The values of a shape as a file.
 fn values(yaml: &str) -> tempfile::TempDir {
-    directory(&[("values.yaml", &yaml.replace("*all", MONITORING))])
+    directory(&[("values.yaml", &yaml.replace("*all", MONITORING).replace("*digest", DIGEST))])
 }
 
 /// `helm template` with these values, as one file of documents; what Helm says if it refuses.

@@ -59,8 +59,8 @@ fn mistakes_don_t_fit_the_schemas() {
         ("Certificate", "rotationPolicy: Always", "rotationPolicy: Sometimes"),
         ("ServiceMonitor", "credentials:", "credentialz:"),
     ] {
-        let text = &shape("service, all of it").text;
-        let mut parts = text.split("\n---").filter(|part| part.contains(&format!("kind: {kind}\n")));
+        let parts = shapes().iter().flat_map(|rendered| rendered.text.split("\n---"));
+        let mut parts = parts.filter(|part| part.contains(&format!("kind: {kind}\n")));
         let part = parts.find(|part| part.contains(from)).unwrap_or_else(|| panic!("no {from} in a {kind}"));
         let dir = directory(&[("one.yaml", &part.replace(from, to))]);
         let (is_good, said) = validated(dir.path());

@@ -99,6 +99,39 @@ fn only_those_who_should_reach_a_port() {
     }
 }
 
+/// What the files for Envoy tell people to install can be installed, and lets in who will call.
+#[test]
+fn what_the_manifests_have_installed_lets_their_envoys_in() {
+    let rendered = |file: &str| -> Rendered {
+        let manifest = std::fs::read_to_string(root().join(file)).unwrap();
+        let (_, line) = manifest.split_once("#   helm install sluice deploy/chart").expect(file);
+        let lines = line.lines().scan(true, |goes_on, line| {
+            let part = goes_on.then(|| line.trim_start_matches('#').trim_end_matches('\\'));
+            *goes_on = line.ends_with('\\');
+            part
+        });
+        let arguments: String = lines.collect();
+        let script = format!("exec \"$HELM\" template sluice deploy/chart {arguments}");
+        let mut command = Command::new("sh");
+        command.current_dir(root()).args(["-c", &script]).env("HELM", tools().join("helm"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{file}: {}", text(output.stderr));
+        let text = text(output.stdout);
+        Rendered { name: "", documents: documents(&text), text }
+    };
+    for (file, namespace, to, port) in [
+        ("envoy/istio/shared-envoyfilter.yaml", "istio-system", "sluice", 8081),
+        ("envoy/istio/sidecar-envoyfilter.yaml", "chat", "sluice-hub", 8082),
+        ("envoy/envoy-gateway/envoypatchpolicy.yaml", "envoy-gateway-system", "sluice", 8081),
+        ("envoy/envoy-gateway/values.yaml", "envoy-gateway-system", "sluice-tigerbeetle", 3000),
+    ] {
+        let rendered = rendered(file);
+        let labels = serde_json::json!({"sluice": "sidecar"});
+        let to = Somebody { namespace: "sluice", labels: &rendered.pod(to)["metadata"]["labels"] };
+        assert!(reaches(&rendered, &Somebody { namespace, labels: &labels }, &to, port), "{file}");
+    }
+}
+
 /// A drained node takes one of a kind at a time: what is left of TigerBeetle is a quorum, and somebody is left to answer.
 #[test]
 fn what_is_left_of_a_disruption_is_enough() {
@@ -157,6 +190,28 @@ fn pods_may_do_what_they_need_and_no_more() {
     }
 }
 
+/// Images by digest and with the secrets of their registry, and what the cluster wants on pods, in every pod; and where no cert-manager is,
+/// nothing of it.
+#[test]
+fn what_holds_for_every_pod_is_in_every_pod() {
+    let rendered = shape("hubs without cert-manager");
+    let sidecar = patched(rendered);
+    for (name, pod) in rendered.pods().chain([("sidecar", &sidecar)]) {
+        assert_eq!(pod["spec"]["imagePullSecrets"], serde_json::json!([{"name": "mine"}]), "{name}");
+        for container in containers(pod)
+            .filter(|container| ["sluice", "tigerbeetle"].contains(&string(&container["name"])))
+        {
+            assert!(string(&container["image"]).ends_with(&format!("@{DIGEST}")), "{name}: {container}");
+        }
+    }
+    assert!(!rendered.text.contains("cert-manager.io"));
+    for (name, pod) in rendered.pods().chain(shape("service, all of it").pods()) {
+        let (labels, annotations) = (&pod["metadata"]["labels"], &pod["metadata"]["annotations"]);
+        assert_eq!((&labels["team"], &annotations["owner"]), (&"edge".into(), &"edge".into()), "{name}");
+    }
+    assert!(list(&containers(&sidecar).next().unwrap()["args"]).contains(&"--grpc=127.0.0.1:18081".into()));
+}
+
 /// An upgrade of Sluice doesn't restart TigerBeetle.
 #[test]
 fn nothing_of_sluice_s_version_is_in_tigerbeetle_s_pods() {
@@ -198,7 +253,9 @@ fn what_is_referred_to_is_there() {
         let here = |kind: &str, name: &Value| rendered.find(kind, string(name)).is_some();
         let of_certificates: Vec<&Value> =
             rendered.all("Certificate").map(|made| &made["spec"]["secretName"]).collect();
-        let named = ["mine", "mine-too", "team-a"].map(Value::from);
+        let brought = ["sluice-hub-tls", "sluice-sidecar-tls"].map(Value::from);
+        let brought: &[Value] = if rendered.name == "hubs without cert-manager" { &brought } else { &[] };
+        let named = [&["mine", "mine-too", "team-a"].map(Value::from)[..], brought].concat();
         let sidecar = rendered.name.starts_with("hubs").then(|| patched(rendered));
         for pod in rendered.pods().map(|(_, pod)| pod).chain(sidecar.as_ref()) {
             for volume in pod["spec"]["volumes"].as_array().into_iter().flatten() {

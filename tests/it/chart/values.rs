@@ -28,6 +28,12 @@ fn mistakes_are_named() {
         ("{sluice: {resources: {limits: {cpu: 1}}}}", &["sluice.resources"]),
         ("{ledgers: [redis:6379]}", &["ledgers.0"]),
         ("{networkPolicy: {envoys: [{}]}}", &["networkPolicy.envoys.0"]),
+        ("{image: {digest: 0123}}", &["image.digest"]),
+        ("{certificates: {issuerRef: {kind: ClusterIssuer}}}", &["certificates.issuerRef", "name"]),
+        (
+            "{istio: {enabled: true}, certificates: {enabled: true}}",
+            &["istio.enabled and certificates.enabled"],
+        ),
     ] {
         // `null` takes a default away, so that what is missing is missing.
         let yaml = yaml.replace("{limits: {cpu: 1}}", "{limits: {cpu: 1, memory: null}}");
@@ -51,8 +57,41 @@ fn versions_are_those_of_the_repository() {
     assert_eq!(containers(service.pod("sluice")).next().unwrap()["image"], "ghcr.io/example/sluice:0.1.0");
 }
 
+/// The longest name that Helm takes for a release: names of objects, and the labels that controllers make of them, are at most 63 characters.
+#[test]
+fn a_long_name_fits() {
+    let release = "a-release-with-a-name-as-long-as-helm-will-take-it-53";
+    assert_eq!(release.len(), 53);
+    for (name, yaml) in SHAPES {
+        let dir = values(yaml);
+        let mut command = helm(&["template", release, "deploy/chart", "--namespace", "sluice", "--values"]);
+        let output = command.arg(dir.path().join("values.yaml")).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", text(output.stderr));
+        for object in documents(&text(output.stdout)) {
+            let named = string(&object["metadata"]["name"]);
+            // A StatefulSet's pods are labelled with its name, a dash and a hash of ten.
+            let longest = if object["kind"] == "StatefulSet" { 52 } else { 63 };
+            let of_cert_manager = string(&object["apiVersion"]).starts_with("cert-manager.io");
+            assert!(named.len() <= longest || of_cert_manager, "{name}: {named}");
+            let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+            assert!(labels.into_iter().all(|(_, value)| string(value).len() <= 63), "{name}: {object}");
+        }
+    }
+}
+
 fn read(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The values that the manual begins with: they render, and what is in production is what they say.
+#[test]
+fn the_values_of_the_manual_are_right() {
+    let manual = read("docs/deploying.md");
+    let yaml = manual.split("```yaml\n").find(|part| part.starts_with("shape: service\n")).expect("values");
+    let rendered = Rendered::of(yaml.split("```").next().unwrap());
+    let limits = rendered.one("ConfigMap", "sluice-limits")["data"].as_object().unwrap();
+    assert_eq!(limits.keys().collect::<Vec<_>>(), ["shop.yaml"], "the example is gone");
+    assert!(rendered.pod("sluice").to_string().contains("team-a-limits"));
 }
 
 /// The dashboard and the alerts are those of the demo, which have tests of their own.
