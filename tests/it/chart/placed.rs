@@ -190,9 +190,10 @@ fn pods_may_do_what_they_need_and_no_more() {
     }
 }
 
-/// Images by digest and with the secrets of their registry, in every pod; and where no cert-manager is, nothing of it.
+/// Images by digest and with the secrets of their registry, and what the cluster wants on pods, in every pod; and where no cert-manager is,
+/// nothing of it.
 #[test]
-fn images_come_from_where_they_should() {
+fn what_holds_for_every_pod_is_in_every_pod() {
     let rendered = shape("hubs without cert-manager");
     let sidecar = patched(rendered);
     for (name, pod) in rendered.pods().chain([("sidecar", &sidecar)]) {
@@ -204,6 +205,10 @@ fn images_come_from_where_they_should() {
         }
     }
     assert!(!rendered.text.contains("cert-manager.io"));
+    for (name, pod) in rendered.pods().chain(shape("service, all of it").pods()) {
+        let (labels, annotations) = (&pod["metadata"]["labels"], &pod["metadata"]["annotations"]);
+        assert_eq!((&labels["team"], &annotations["owner"]), (&"edge".into(), &"edge".into()), "{name}");
+    }
     assert!(list(&containers(&sidecar).next().unwrap()["args"]).contains(&"--grpc=127.0.0.1:18081".into()));
 }
 
