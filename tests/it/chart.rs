@@ -47,11 +47,7 @@ const SHAPES: [(&str, &str); 8] = [
     (
         "service, all of it",
         "{shape: service, certificates: {enabled: true, envoyNamespaces: [istio-system]}, monitoring: *all,
-<<<<<<< HEAD
-          limitsFrom: [team-a], sluice: {replicas: 16}, imagePullSecrets: [{name: mine}], tigerbeetle: {replicas: 5, antiAffinity: preferred},
-=======
           limitsFrom: [team-a], sluice: {replicas: 16}, imagePullSecrets: [{name: mine}], podLabels: {team: edge}, podAnnotations: {owner: edge}, tigerbeetle: {replicas: 5, antiAffinity: preferred},
->>>>>>> deploy2
           networkPolicy: {operators: [{podSelector: {matchLabels: {app: bastion}}}], ledgerClients: [{podSelector: {}}]}}",
     ),
     ("hubs", "{shape: hubs, sidecars: {namespaces: [chat, shop]}}"),
@@ -63,12 +59,8 @@ const SHAPES: [(&str, &str); 8] = [
     (
         "hubs without cert-manager",
         "{shape: hubs, sidecars: {namespaces: [chat], grpcPort: 18081}, certificates: {certManager: false}, monitoring: *all,
-<<<<<<< HEAD
-          imagePullSecrets: [{name: mine}], image: {digest: *digest}, tigerbeetle: {image: {digest: *digest}}}",
-=======
           imagePullSecrets: [{name: mine}], podLabels: {team: edge}, podAnnotations: {owner: edge},
           image: {digest: *digest}, tigerbeetle: {image: {digest: *digest}}}",
->>>>>>> deploy2
     ),
     ("ledger", "{shape: ledger, tigerbeetle: {replicas: 1}}"),
 ];
