@@ -34,8 +34,8 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 static MACHINE: LazyLock<String> =
     LazyLock::new(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
 
-/// Why a call that carries no token is refused, if it is.
-pub(crate) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<ApiError> {
+/// Why a call that carries no token is refused for the `host` or the `origin` that it says, if it is.
+pub(crate) fn foreign(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<ApiError> {
     if matches!(*method, Method::GET | Method::HEAD) {
         return None;
     }
@@ -48,6 +48,14 @@ pub(crate) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option
     }
     if !is_origin_ours(headers) {
         return foreign("foreign_origin", "no other site's page may make this call without the admin token");
+    }
+    None
+}
+
+/// Why a call that carries no token is refused, if it is.
+pub(crate) fn refusal(method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<ApiError> {
+    if let Some(error) = foreign(method, uri, headers) {
+        return Some(error);
     }
     let has_body = matches!(*method, Method::POST | Method::PUT | Method::PATCH);
     if has_body && !is_json(headers) {

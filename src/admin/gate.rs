@@ -59,12 +59,15 @@ impl Gate {
                 None => Ok(Access::Look),
             };
         };
-        if token.is_in(request.headers()) {
+        if token.is_in(headers) {
             return Ok(Access::Full);
         }
-        let path = request.uri().path();
+        let path = uri.path();
         if OPEN.contains(&path) || (reads && (self.open_reads || page::FILES.contains(&path))) {
             return Ok(Access::Look);
+        }
+        if let Some(error) = browser::foreign(method, uri, headers) {
+            return Err(error);
         }
         Err(unauthorized("this call needs the admin token, as `authorization: Bearer <token>`"))
     }
@@ -73,14 +76,18 @@ impl Gate {
         if self.token.as_ref().is_some_and(|token| token.is_in(request.headers())) {
             return Ok(Access::Full);
         }
-        let path = request.uri().path();
+        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+        if let Some(error) = browser::foreign(method, uri, headers) {
+            return Err(error);
+        }
+        let path = uri.path();
         if !reads && WRITTEN.iter().any(|written| path.starts_with(written)) {
             return Err(unauthorized(match self.token {
                 Some(_) => "what changes limits needs the admin token, as `authorization: Bearer <token>`",
                 None => "what changes limits needs an admin token: set SLUICE_ADMIN_TOKEN, and send it",
             }));
         }
-        match browser::refusal(request.method(), request.uri(), request.headers()) {
+        match browser::refusal(method, uri, headers) {
             Some(error) => Err(error),
             None => Ok(Access::Look),
         }
