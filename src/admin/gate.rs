@@ -80,6 +80,11 @@ impl Gate {
                 None => "what changes limits needs an admin token: set SLUICE_ADMIN_TOKEN, and send it",
             }));
         }
+        // That program answers by whatever name it is called, and whatever content type the call has. A page of another site is
+        // known by its `origin`, which programs don't send.
+        if !request.headers().contains_key(header::ORIGIN) {
+            return Ok(Access::Look);
+        }
         match browser::refusal(request.method(), request.uri(), request.headers()) {
             Some(error) => Err(error),
             None => Ok(Access::Look),
