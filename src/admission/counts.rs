@@ -44,7 +44,10 @@ fn name(requirement: &Requirement) -> Option<Arc<MetricName>> {
 }
 
 fn of_key(key: &LimitKey) -> Option<Arc<MetricName>> {
-    let parts = key.parts()?;
-    let descriptors = parts.entries.iter().map(|(key, value)| format!("{key}_{value}"));
-    Some(Arc::new(MetricName::new(&parts.domain, descriptors)))
+    let (domain, entries) = key.path()?;
+    let descriptors = entries.into_iter().map(|(key, value)| match value.as_str() {
+        "" => key,
+        value => format!("{key}_{value}"),
+    });
+    Some(Arc::new(MetricName::new(&domain, descriptors)))
 }

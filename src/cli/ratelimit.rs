@@ -188,7 +188,9 @@ fn xds_tls(env: &Env) -> Result<Option<ClientFiles>, Bad> {
         let bad = |_| Bad::new("CONFIG_GRPC_XDS_SERVER_TLS_SAN", format!("must be a DNS name, not `{name}`"));
         ServerName::try_from(name.to_owned()).map_err(bad)
     });
-    let ca_file = file(env, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT")?;
+    // Without one that program trusts whom the machine trusts.
+    let ca_file = env.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT").map(PathBuf::from);
+    let ca_file = ca_file.unwrap_or_else(|| ClientFiles::of_this_machine().ca_file);
     Ok(Some(ClientFiles { ca_file, pair, server_name: server_name.transpose()? }))
 }
 

@@ -52,12 +52,13 @@ fn put_over(settings: &mut Settings, args: ServeArgs) -> Result<(), String> {
     settings.admin.token = token(ADMIN_TOKEN);
     settings.hub.token = token(HUB_TOKEN);
     settings.ledger.token = token(LEDGER_TOKEN);
-    if let Some(xds) = &mut settings.config.xds
-        && std::env::var("FORCE_START_WITHOUT_INITIAL_CONFIG").is_ok_and(|value| value == "true")
-    {
-        xds.must_answer = false;
+    let env = Env::of_process();
+    if let Some(xds) = &mut settings.config.xds {
+        let may_start =
+            env.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false).map_err(|bad| bad.to_string())?;
+        xds.must_answer = !may_start;
     }
-    otel::put_over(&mut settings.telemetry.otlp, &Env::of_process()).map_err(|bad| bad.to_string())
+    otel::put_over(&mut settings.telemetry.otlp, &env).map_err(|bad| bad.to_string())
 }
 
 /// Serves until a signal. `say` is called as soon as something can be logged.

@@ -56,19 +56,29 @@ impl LimitKey {
     /// The parts of a derived key, or `None` if it isn't written as [`write_prefix`] and
     /// [`write_name`] write it.
     pub fn parts(&self) -> Option<KeyParts> {
-        let mut segments = self.0.split(':');
-        let domain = decode(segments.next()?)?;
-        let mut segments: Vec<&str> = segments.collect();
-        let name = decode(segments.pop()?)?;
-        let entries = segments
-            .into_iter()
-            .map(|segment| {
-                let (key, value) = segment.split_once('=')?;
-                Some((decode(key)?, decode(value)?))
-            })
-            .collect::<Option<Vec<_>>>()?;
-        (!entries.is_empty()).then_some(KeyParts { domain, entries, name })
+        let (prefix, name) = self.0.rsplit_once(':')?;
+        let name = decode(name)?;
+        let (domain, entries) = prefix_parts(prefix)?;
+        Some(KeyParts { domain, entries, name })
     }
+
+    /// The domain and the entries that lead to a limit: of a derived key, and of an override.
+    pub(crate) fn path(&self) -> Option<(String, Vec<(String, String)>)> {
+        prefix_parts(self.0.rsplit_once(':')?.0)
+    }
+}
+
+/// What [`write_prefix`] wrote, if it has entries.
+fn prefix_parts(prefix: &str) -> Option<(String, Vec<(String, String)>)> {
+    let mut segments = prefix.split(':');
+    let domain = decode(segments.next()?)?;
+    let entries = segments
+        .map(|segment| {
+            let (key, value) = segment.split_once('=')?;
+            Some((decode(key)?, decode(value)?))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    (!entries.is_empty()).then_some((domain, entries))
 }
 
 impl fmt::Display for LimitKey {
@@ -218,6 +228,8 @@ mod tests {
         write_override(&mut text, "d", &[Entry { key: "k", value: "v" }], 42, "hour");
         assert_eq!(text, "d:k=v:override=42/hour");
         assert_eq!(LimitKey::new(&text).parts(), None, "an override is not a configured limit");
+        let path = ("d".to_owned(), vec![("k".to_owned(), "v".to_owned())]);
+        assert_eq!(LimitKey::new(&text).path(), Some(path));
     }
 
     #[test]

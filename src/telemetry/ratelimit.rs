@@ -97,7 +97,8 @@ impl Counts {
         let threshold = (hit.capacity as f64 * near_ratio) as u64;
         let used = hit.capacity.saturating_sub(hit.left);
         let near_limit = (used + hit.taken).saturating_sub(threshold).min(hit.taken);
-        let over = if hit.is_over { hit.amount.saturating_sub(hit.left).max(1) } else { 0 };
+        // A limit that owes or is being lowered refuses what would have fitted. A look asks for nothing, so nothing is over.
+        let over = if hit.is_over { hit.amount.saturating_sub(hit.left).max(1).min(hit.amount) } else { 0 };
         Self {
             total_hits: hit.amount,
             within_limit: if hit.is_over { 0 } else { hit.amount },
@@ -303,5 +304,7 @@ mod tests {
         assert_eq!(counts(5, 3, 0, true), (5, 0, 0, 2), "only what did not fit is over");
         assert_eq!(counts(5, 3, 3, true), (5, 0, 2, 2), "charged always, what fitted was taken");
         assert_eq!(counts(5, 9, 0, false), (5, 5, 0, 0), "another limit refused it");
+        assert_eq!(counts(5, 9, 0, true), (5, 0, 0, 1), "a limit that owes refuses what would have fitted");
+        assert_eq!(counts(0, 0, 0, true), (0, 0, 0, 0), "a look that is refused asked for nothing");
     }
 }

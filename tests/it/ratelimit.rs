@@ -110,6 +110,19 @@ async fn envoy_gateways_environment_as_nobody_on_a_read_only_root() {
     let body =
         r#"{"domain": "default/eg/http", "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}"#;
     assert_eq!(post(ratelimit.admin, "/json", body).await.status, 200);
+    // As programs in the cluster call that program, and not as a web page does.
+    let by_name = [
+        ("host", "envoy-ratelimit.envoy-gateway-system.svc:8080"),
+        ("content-type", "application/x-www-form-urlencoded"),
+    ];
+    assert_eq!(send(ratelimit.admin, "POST", "/json", &by_name, body).await.status, 200);
+    let page = send(ratelimit.admin, "POST", "/json", &[("origin", "http://evil.example")], body).await;
+    assert_eq!((page.status, page.json()["error"].as_str()), (403, Some("foreign_origin")));
+    assert_eq!(ratelimit.say("in default/eg/http: user=eve x2 <3/hour>").await, "ok 1/3 hour");
+    for over in ["x3", "x0"] {
+        let said = ratelimit.say(&format!("in default/eg/http: user=eve {over} <3/hour>")).await;
+        assert!(said.starts_with("OVER"), "{over}: {said}");
+    }
 
     let limits = get(ratelimit.debug, "/rlconfig").await.body;
     assert!(
@@ -122,12 +135,15 @@ async fn envoy_gateways_environment_as_nobody_on_a_read_only_root() {
         r#"ratelimit_service_rate_limit_total_hits{domain="default/eg/http",key1="route_route",key2="rule-0-match--1_rule-0-match--1"} 3"#,
         r#"ratelimit_service_rate_limit_over_limit{domain="default/eg/http",key1="route_route",key2="rule-0-match--1_rule-0-match--1"} 1"#,
         r#"ratelimit_service_rate_limit_near_limit{domain="default/eg/http",key1="route_route",key2="rule-0-match--1_rule-0-match--1"} 1"#,
-        r#"ratelimit_service_rate_limit_within_limit{domain="default/eg/http",key1="user"} 2"#,
-        r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 5"#,
-        r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 5"#,
+        r#"ratelimit_service_rate_limit_within_limit{domain="default/eg/http",key1="user"} 3"#,
+        // An override is named by its values. Of its 5 hits two did not fit, and a look is none.
+        r#"ratelimit_service_rate_limit_total_hits{domain="default/eg/http",key1="user_eve"} 5"#,
+        r#"ratelimit_service_rate_limit_over_limit{domain="default/eg/http",key1="user_eve"} 2"#,
+        r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 9"#,
+        r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"} 9"#,
         r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0"#,
         "ratelimit_service_config_load_error 0",
-        r#"sluice_decisions_total{domain="default/eg/http",code="OK",reason=""} 4"#,
+        r#"sluice_decisions_total{domain="default/eg/http",code="OK",reason=""} 6"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }

@@ -10,6 +10,7 @@ use sluice::control::xds::pb::{RateLimitConfig, RateLimitDescriptor, RateLimitPo
 use crate::ads::{Ads, TYPE_URL, config, limit, under};
 use crate::ask::{request, told};
 use crate::live::{PATH, limits};
+use crate::sluice::{Sluice, directory, serve};
 use crate::testapp::{Builder, TestApp};
 use crate::wait::until;
 
@@ -159,6 +160,21 @@ async fn a_server_that_is_away_at_the_start_is_waited_for() {
     let ads = Ads::start_at(gone).await;
     ads.accepted("1", &[]).await;
     ready(&app).await;
+}
+
+/// With a file, and Go's ways to say true.
+#[tokio::test(flavor = "multi_thread")]
+async fn sluice_yaml_names_the_server_and_a_variable_lets_it_start_without() {
+    for (force, status) in [("", 503), ("0", 503), ("1", 200), ("true", 200)] {
+        let ads = Ads::start().await;
+        let settings = format!("config: {{xds: {{server: '{}', node_id: mine}}}}", ads.address);
+        let dir = directory(&[("config/sluice.yaml", &settings)]);
+        let mut command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command.env("FORCE_START_WITHOUT_INITIAL_CONFIG", force);
+        let sluice = Sluice::start(dir, command).await;
+        assert_eq!(ads.heard().await.node.unwrap().id, "mine");
+        assert_eq!(crate::http::get(sluice.admin, "/readyz").await.status, status, "{force}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

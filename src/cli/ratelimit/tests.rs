@@ -99,6 +99,9 @@ fn what_can_t_be_understood_names_its_variable() {
     let tls = [("GRPC_SERVER_USE_TLS", "1"), ("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
     let clients = [&tls[..], &[("GRPC_CLIENT_TLS_CACERT", "ca")]].concat();
     assert_eq!(settings(&clients).unwrap().grpc.tls.unwrap().client_ca_file, Some("ca".into()));
+    let xds = settings(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")]);
+    let tls = xds.unwrap().config.xds.unwrap().tls;
+    assert_eq!(tls, Some(ClientFiles::of_this_machine()), "whom the machine trusts");
     let refused = settings(&[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_URL", "a")]);
     assert_eq!(
         refused.unwrap_err(),
