@@ -75,11 +75,11 @@ pub(super) fn freed(hub: &Hub, chain: &Chain) {
 fn told(status: &PlaceStatus, mut unsent: UnsentLease) -> Answered {
     let is_served = matches!(status.state, PlaceState::Reserved(_));
     let picked_up_now = is_served && unsent.taken();
-    (Answer::Line(fleet::place(status, picked_up_now)), Some(unsent))
+    (Answer::Line(Box::new(fleet::place(status, picked_up_now))), Some(unsent))
 }
 
 fn plain(answer: pb::LineAnswer) -> Answered {
-    (Answer::Line(answer), None)
+    (Answer::Line(Box::new(answer)), None)
 }
 
 fn job(lease: &str) -> Result<JobId, String> {

@@ -123,7 +123,8 @@ impl Service {
     /// The lease of a place that another instance may have been told of. A place that still waits has ended after this.
     pub(super) async fn find_in_line(self: &Arc<Self>, line: &Line, id: &str) -> Result<Found, LedgerError> {
         let Some(name) = name_of(id) else { return Ok(Found::Unknown) };
-        let Some((_, answer)) = line.find(name.clone(), true).await? else { return Ok(Found::Unknown) };
+        // Its completion ends it, so that it need not be picked up.
+        let Some((_, answer)) = line.find(name.clone(), false).await? else { return Ok(Found::Unknown) };
         let PlaceNews { status, lease, .. } = read_place(answer)?;
         match (&status.state, lease) {
             (state, _) if state.is_waiting() => {

@@ -10,6 +10,7 @@ use sluice::config::settings::value::LedgerUri;
 use sluice::ledger::hub::pb;
 use sluice::ledger::hub::pb::answer::What as Answer;
 use sluice::ledger::hub::pb::ask::What as Ask;
+use tokio::io::AsyncWriteExt;
 
 use crate::http;
 use crate::hub::{hub_on, ready, sidecar};
@@ -254,6 +255,45 @@ async fn who_looks_away_when_it_is_served_may_come_back_for_it() {
     assert_eq!(a.used("d:row=1:held").await, 0);
 }
 
+/// An answer that picked something up and was never sent gives it back, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_never_sent_gives_back_what_it_picked_up() {
+    let (_hub, a, b) = two().await;
+    let mut given_back = 0;
+    for n in 0..30 {
+        let key = format!("d:row=n{n}:held");
+        let body = json!({"queue": true, "requirements": [{"key": key, "amount": 1}]});
+        let held = queue(&a, &body).await.json();
+        let waits = queue(&a, &body).await.json();
+        complete(&a, &held).await;
+        let path = format!("/v1/leases/{}", waits["lease_id"].as_str().unwrap());
+        until("its turn", async || match b.send("HEAD", &path, "").await.status {
+            200 => Ok(()),
+            status => Err(status.to_string()),
+        })
+        .await;
+        let mut stream = tokio::net::TcpStream::connect(b.app.admin).await.unwrap();
+        let get = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", b.app.admin);
+        stream.write_all(get.as_bytes()).await.unwrap();
+        // Some before it was asked for, some while the hub answers.
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..2_000))).await;
+        drop(stream);
+        b.get("/livez").await;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let said = look(&a, &waits).await;
+        match said["state"].as_str().unwrap() {
+            "timed_out" => given_back += 1,
+            _ => complete(&a, &said).await,
+        }
+        until("nothing to be held", async || match a.used(&key).await {
+            0 => Ok(()),
+            used => Err(format!("{used} after {said}")),
+        })
+        .await;
+    }
+    println!("{given_back} of 30 were given back");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_grows_serves_those_who_wait_for_it() {
     let (_hub, a, b) = two().await;
@@ -458,4 +498,68 @@ async fn a_place_that_nobody_has_heard_of_is_forgotten() {
         depth => Err(format!("{depth}")),
     })
     .await;
+}
+
+#[cfg(feature = "tigerbeetle")]
+mod on_tigerbeetle {
+    use super::*;
+    use crate::tigerbeetle::Server;
+
+    /// Two hubs and two sidecars, each of which lists the hubs in another order: every limit has one line.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn every_limit_has_one_line_whichever_sidecar_is_asked() {
+        let server = Server::start();
+        let mut hubs = Vec::new();
+        for _ in 0..2 {
+            let uri = LedgerUri::TigerBeetle { cluster: 0, addresses: vec![server.address()] };
+            hubs.push(hub_on(uri).start().await);
+            ready(hubs.last().unwrap()).await;
+        }
+        let a = sidecar(LIMITS, &[&hubs[0], &hubs[1]]).start().await;
+        let b = sidecar(LIMITS, &[&hubs[1], &hubs[0]]).start().await;
+        for app in [&a, &b] {
+            ready(app).await;
+        }
+        for hub in &hubs {
+            until("both sidecars", async || match metric(hub, "sluice_hub_streams").await {
+                2.0 => Ok(()),
+                streams => Err(format!("{streams} streams")),
+            })
+            .await;
+        }
+        let rows = 8;
+        let ask = |row: u64| json!({"queue": true, "requirements": [{"key": format!("d:row=tb{row}:held"), "amount": 1}]});
+        let mut lines = Vec::new();
+        for row in 0..rows {
+            let held = queue(&a, &ask(row)).await.json();
+            assert_eq!(held["state"], "reserved", "{held}");
+            let mut line = vec![held];
+            for n in 0..4 {
+                let said = queue(if n % 2 == 0 { &b } else { &a }, &ask(row)).await.json();
+                assert_eq!(said["position"], n, "{said}");
+                line.push(said);
+            }
+            lines.push(line);
+        }
+        let depths =
+            [metric(&hubs[0], "sluice_queue_depth").await, metric(&hubs[1], "sluice_queue_depth").await];
+        assert_eq!(depths[0] + depths[1], 32.0, "{depths:?}");
+        assert!(depths.iter().all(|depth| depth % 4.0 == 0.0), "a line is at one hub: {depths:?}");
+        let serve = async |line: &Vec<Value>| {
+            let mut holder = line[0].clone();
+            for (n, next) in line[1..].iter().enumerate() {
+                let (here, there) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+                complete(here, &holder).await;
+                holder = until_state(there, next, "reserved").await;
+                for later in line.iter().skip(n + 2) {
+                    assert_eq!(look(here, later).await["status"], "queued", "{later} overtook {next}");
+                }
+            }
+            complete(&a, &holder).await;
+        };
+        futures_util::future::join_all(lines.iter().map(serve)).await;
+        for row in 0..rows {
+            assert_eq!(a.used(&format!("d:row=tb{row}:held")).await, 0);
+        }
+    }
 }

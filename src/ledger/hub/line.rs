@@ -75,7 +75,7 @@ impl Line {
             let asked = peer.ask(Ask::Join(join.clone()), None);
             let mut asked = asked.ok_or_else(|| failed(shared.queue_full()))?;
             match asked.answer().await {
-                Ok(Answer::Line(line)) => return Ok(line),
+                Ok(Answer::Line(line)) => return Ok(*line),
                 // It has no place there, and another hub may have one.
                 Ok(Answer::Failure(failure))
                     if failure.code() == pb::FailureCode::Unavailable
@@ -126,7 +126,7 @@ impl Line {
             .map(|(at, peer)| async move {
                 let mut asked = peer.ask(what.clone(), None).ok_or_else(|| shared.queue_full())?;
                 match tokio::time::timeout(within, asked.answer()).await {
-                    Ok(Ok(Answer::Line(line))) => Ok((At(at), line)),
+                    Ok(Ok(Answer::Line(line))) => Ok((At(at), *line)),
                     Ok(Ok(Answer::Failure(failure))) => Err(wire::read_failure(&failure, &peer.address)),
                     Ok(Ok(_)) => Err(unexpected()),
                     Ok(Err(Lost)) => {
