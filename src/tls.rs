@@ -14,6 +14,7 @@ mod certificates;
 mod client;
 mod contents;
 mod expiry;
+mod noted;
 mod pem;
 mod server;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use rustls::pki_types::ServerName;
 
 pub use self::certificates::{Certificates, FileProblem};
 pub use self::client::{Client, ConnectError, Connector};
+pub(crate) use self::noted::Broken;
 pub use self::server::{Alpn, Server};
 
 /// What a port shows, and whom it lets in.

@@ -6,11 +6,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Nobody has looked yet.
 const UNKNOWN: u64 = u64::MAX;
 
+/// What was read is believed for so long: others know of a debt within a second.
+#[cfg(feature = "tigerbeetle")]
+const BELIEVED_MS: u64 = 1_000;
+
 #[derive(Debug)]
 pub(super) struct Owing {
     owed: AtomicU64,
     /// When it was last changed here.
     changed_at_ms: AtomicU64,
+    /// When it was last looked at, or somebody began to.
+    looked_at_ms: AtomicU64,
     /// The life of what is reserved to pay; 0 for a limit that doesn't repay.
     window_seconds: AtomicU32,
 }
@@ -20,6 +26,7 @@ impl Default for Owing {
         Self {
             owed: AtomicU64::new(UNKNOWN),
             changed_at_ms: AtomicU64::new(0),
+            looked_at_ms: AtomicU64::new(0),
             window_seconds: AtomicU32::new(0),
         }
     }
@@ -60,9 +67,17 @@ impl Owing {
 
     /// What was read after `asked_at_ms`. It is not believed if the debt has been changed here since.
     pub(super) fn read(&self, owed: u64, asked_at_ms: u64) {
+        self.looked_at_ms.fetch_max(asked_at_ms, Ordering::Relaxed);
         if self.changed_at_ms.load(Ordering::Relaxed) < asked_at_ms {
             self.owed.store(owed.min(UNKNOWN - 1), Ordering::Release);
         }
+    }
+
+    /// Whether what is known is too old to be believed. True for one caller only, who then has to look.
+    #[cfg(feature = "tigerbeetle")]
+    pub(super) fn is_to_be_looked_at(&self, now_ms: u64) -> bool {
+        let old = |at_ms: u64| (now_ms >= at_ms.saturating_add(BELIEVED_MS)).then_some(now_ms);
+        self.looked_at_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, old).is_ok()
     }
 
     #[cfg_attr(
@@ -108,6 +123,17 @@ mod tests {
         assert_eq!((owing.pay(1, 27), owing.owed()), (7, Some(7)), "what was added meanwhile is still owed");
         owing.add(u64::MAX, 30);
         assert_eq!(owing.owed(), Some(u64::MAX - 1));
+    }
+
+    #[cfg(feature = "tigerbeetle")]
+    #[test]
+    fn what_was_read_is_believed_for_a_second_and_then_one_looks() {
+        let owing = Owing::default();
+        assert!(owing.is_to_be_looked_at(5_000), "nobody has looked");
+        assert!(!owing.is_to_be_looked_at(5_001), "somebody does");
+        owing.read(0, 5_500);
+        assert!(!owing.is_to_be_looked_at(6_499));
+        assert!(owing.is_to_be_looked_at(6_500) && !owing.is_to_be_looked_at(6_500));
     }
 
     #[test]

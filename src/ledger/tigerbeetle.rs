@@ -40,7 +40,10 @@ pub use self::shared::Task;
 use self::work::{Waiting, Work, WorkKind};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
-use super::{Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, Verdict, Want};
+use super::{
+    Account, Action, Balance, Chain, Hold, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
+    Transfer, Verdict, Want,
+};
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
 use crate::retry::schedule::paid_in_ms;
@@ -179,6 +182,29 @@ impl TigerBeetle {
         self.shared.options.timeout
     }
 
+    /// A limit that repays may be full because another instance owes something. If nobody here has looked for a second, it is
+    /// looked before the refusal is told, so that its reason is the true one.
+    async fn look_for_debt(&self, chain: &Chain, refusal: &mut Refusal, within: Duration) {
+        let Transfer { account, action: Action::Reserve(hold) } = &chain.transfers[refusal.index] else {
+            return;
+        };
+        let asked_at_ms = clock::monotonic_ms();
+        let may_owe = refusal.code == RefusalCode::ExceedsCredits && hold.overage == Overage::Repay;
+        if !may_owe || !account.known.owing().is_to_be_looked_at(asked_at_ms) {
+            return;
+        }
+        let Hold { capacity, overage, lifetime_seconds, .. } = *hold;
+        let want = Want { account: Arc::clone(account), capacity, overage, lifetime_seconds };
+        let looked = tokio::time::timeout(within, self.balances(vec![want])).await;
+        // If it can't be read now, the background reader does it soon.
+        let Ok(Ok(balances)) = looked else { return };
+        let owed = balances[0].debt;
+        self.shared.found_debt(account, owed, asked_at_ms);
+        if owed > 0 {
+            refusal.code = RefusalCode::InDebt;
+        }
+    }
+
     /// A task panics the next time it has something to do. For tests, and not in a release.
     #[cfg(debug_assertions)]
     pub fn make_panic(&self, task: Task) {
@@ -198,7 +224,12 @@ impl TigerBeetle {
 
 impl Ledger for TigerBeetle {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        let outcome = self.apply_within(chain, self.timeout()).await?;
+        let started = clock::instant();
+        let mut outcome = self.apply_within(chain, self.timeout()).await?;
+        if let Verdict::Refused(refusal) = &mut outcome.verdict {
+            let within = self.timeout().saturating_sub(started.elapsed());
+            self.look_for_debt(chain, refusal, within).await;
+        }
         Decrease::note(chain, outcome.verdict, clock::monotonic_ms());
         if outcome.verdict == Verdict::Done {
             for transfer in &chain.transfers {

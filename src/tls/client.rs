@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::certificates::Reload;
 use super::contents::Contents;
+use super::noted::{Broken, Noted};
 use super::{Alpn, ClientFiles, FileError, pem, provider};
 
 /// The port of an address that names none.
@@ -46,7 +47,7 @@ impl Client {
 
     /// Opens connections; TCP and TLS together take at most so long.
     pub fn connector(self: &Arc<Self>, within: Duration) -> Connector {
-        Connector { client: Arc::clone(self), within }
+        Connector { client: Arc::clone(self), within, broken: Broken::default() }
     }
 
     /// TLS on a connection to `host`, unless the settings say what the peer is called.
@@ -102,6 +103,7 @@ fn config(files: &ClientFiles, alpn: Alpn, contents: &Contents) -> Result<Client
 pub struct Connector {
     client: Arc<Client>,
     within: Duration,
+    broken: Broken,
 }
 
 /// Why there is no connection.
@@ -118,6 +120,11 @@ pub enum ConnectError {
 }
 
 impl Connector {
+    /// What broke the last connection that was opened for tonic.
+    pub(crate) fn broken(&self) -> Broken {
+        self.broken.clone()
+    }
+
     /// A connection to the host and the port of `uri`.
     pub async fn connect(&self, uri: &Uri) -> Result<TlsStream<TcpStream>, ConnectError> {
         let connected = tokio::time::timeout(self.within, self.open(uri)).await;
@@ -136,7 +143,7 @@ impl Connector {
 }
 
 impl tower::Service<Uri> for Connector {
-    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Response = TokioIo<Noted<TlsStream<TcpStream>>>;
     type Error = ConnectError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ConnectError>> + Send>>;
 
@@ -146,6 +153,9 @@ impl tower::Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let connector = self.clone();
-        Box::pin(async move { connector.connect(&uri).await.map(TokioIo::new) })
+        Box::pin(async move {
+            let stream = connector.connect(&uri).await?;
+            Ok(TokioIo::new(Noted::new(stream, connector.broken)))
+        })
     }
 }

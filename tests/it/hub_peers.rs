@@ -15,6 +15,7 @@ limits:
 - {key: hot, kind: rolling, capacity: 100000, window_seconds: 60}
 descriptors:
 - {key: k, limits: [{ref: hot}]}
+- {key: busy, rate_limit: {unit: day, requests_per_unit: 1000000, exact: true}}
 ";
 
 /// What a request holds, of one hub that this many sidecars use at the same time.
@@ -25,6 +26,10 @@ async fn a_hub_lists_its_sidecars_and_what_their_slabs_hold() {
     let hub = hub_on(LedgerUri::Memory).start().await;
     let app = sidecar(LIMITS, &[&hub]).start().await;
     ready(&app).await;
+    // So much is asked all the time that the stream is never quiet.
+    let mut client = app.client();
+    let busy =
+        tokio::spawn(async move { while client.should_rate_limit(request("busy=1")).await.is_ok() {} });
     let peer = until("a slab to be seen", async || {
         for _ in 0..20 {
             let answer = app.client().should_rate_limit(request("k=v")).await.unwrap().into_inner();
@@ -36,6 +41,7 @@ async fn a_hub_lists_its_sidecars_and_what_their_slabs_hold() {
         if holds { Ok(peer) } else { Err(peers.to_string()) }
     })
     .await;
+    busy.abort();
     assert_eq!(peer["slabs"][0]["key"], "hot");
     assert_eq!(peer["version"], env!("CARGO_PKG_VERSION"));
     let port = format!(":{}", app.grpc().port());

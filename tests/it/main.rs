@@ -98,6 +98,7 @@ mod hub_peers;
 #[cfg(feature = "tigerbeetle")]
 mod hub_process;
 mod hub_rows;
+mod hub_tls;
 
 mod chart;
 mod demo;

@@ -172,6 +172,24 @@ async fn other_instances_know_within_a_second() {
     }
 }
 
+/// One that nobody has asked for a while doesn't say `over_limit` first.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_idle_knows_at_its_first_refusal() {
+    let server = Server::start();
+    let (one, two) = (start(&server).await, start(&server).await);
+    two.answers(&["slow=b x1 -> ok …"]).await;
+    // By then it has looked for the last time.
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    let answer = one.client().should_rate_limit(request("slow=b x10")).await.unwrap().into_inner();
+    one.answers(&[&format!("lease_id={} x400 -> bare", lease_of(&answer).unwrap())]).await;
+    until("what is free to be paid", async || {
+        let limit = one.get("/v1/limits/d%3Aslow=b%3Atokens").await.json();
+        if limit["used"] == 100 { Ok(()) } else { Err(limit.to_string()) }
+    })
+    .await;
+    two.answers(&["slow=b x1 -> debt d:slow=b:tokens; over 0/100 hour tokens"]).await;
+}
+
 /// What a completion took within the window is not owed when it is sent again after the window, to an instance that does not
 /// know of the first one.
 #[tokio::test(flavor = "multi_thread")]

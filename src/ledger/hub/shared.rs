@@ -151,7 +151,7 @@ impl Shared {
         is_due
     }
 
-    /// Hubs are told this with their next ping.
+    /// Hubs are told this with whatever they are sent next.
     pub(super) fn report(&self, mut held: Vec<SlabHeld>) {
         held.sort_by_key(|slab| std::cmp::Reverse(slab.held));
         held.retain(|slab| slab.account.key.as_str().len() <= wire::SLAB_KEY_BYTES_MAX);

@@ -18,6 +18,7 @@ use super::pb::ledger_service_client::LedgerServiceClient;
 use super::peer::{Outgoing, Peer, PeerState, Undo};
 use super::{Shared, homes, pb, wire};
 use crate::retry::backoff::Backoff;
+use crate::tls::Broken;
 use crate::trace::{Batch, Link};
 
 /// How often it is looked whether a hub has said anything. It is asked to every second time.
@@ -79,10 +80,16 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
     let late = |what: &str| format!("{what} within {} s", OPEN_WITHIN.as_secs());
     let endpoint = Endpoint::from_shared(format!("http://{}", peer.address));
     let endpoint = endpoint.map_err(|error| error.to_string())?.tcp_nodelay(true);
+    let mut broken = Broken::default();
     let connected = match &shared.options.tls {
-        Some(tls) => timeout(OPEN_WITHIN, endpoint.connect_with_connector(tls.connector(OPEN_WITHIN))).await,
+        Some(tls) => {
+            let connector = tls.connector(OPEN_WITHIN);
+            broken = connector.broken();
+            timeout(OPEN_WITHIN, endpoint.connect_with_connector(connector)).await
+        }
         None => timeout(OPEN_WITHIN, endpoint.connect()).await,
     };
+    let said = |status: tonic::Status| broken.why().unwrap_or_else(|| said(&status));
     let channel = connected.map_err(|_| late("no connection"))?.map_err(|error| cause(&error))?;
     let mut client = LedgerServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let (out, messages) = mpsc::channel(1);
@@ -93,9 +100,9 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
         request.metadata_mut().insert("authorization", authorization.clone());
     }
     let opened = timeout(OPEN_WITHIN, client.open(request)).await.map_err(|_| late("no answer"))?;
-    let mut from_hub = opened.map_err(|status| said(&status))?.into_inner();
+    let mut from_hub = opened.map_err(said)?.into_inner();
     let first = timeout(OPEN_WITHIN, from_hub.message()).await.map_err(|_| late("no hello"))?;
-    let first = first.map_err(|status| said(&status))?.unwrap_or_default();
+    let first = first.map_err(said)?.unwrap_or_default();
     let hello = first.hello.ok_or_else(|| "it did not say hello".to_owned())?;
     wire::check_hello(&hello, "hub")?;
     let seed = homes::seed(&hello.name);
@@ -183,13 +190,16 @@ impl Stream<'_> {
         if std::mem::take(&mut self.is_ping_due) {
             self.pings += 1;
             message.ping = self.pings;
-            if let Some((number, report)) = self.shared.report_after(self.told) {
-                self.told = number;
-                message.slabs = Some(report);
-            }
         }
-        let is_empty = message.asks.is_empty() && message.left.is_empty() && message.ping == 0;
-        (!is_empty).then_some(message)
+        if message.asks.is_empty() && message.left.is_empty() && message.ping == 0 {
+            return None;
+        }
+        // Not only with pings: a stream that is busy has none.
+        if let Some((number, report)) = self.shared.report_after(self.told) {
+            self.told = number;
+            message.slabs = Some(report);
+        }
+        Some(message)
     }
 
     /// A message with asks for calls that have spans has one too.

@@ -22,7 +22,7 @@ use super::session::SessionError;
 use super::shared::{Shared, Side, Task};
 use super::wire::{self, ChainResult};
 use crate::clock;
-use crate::ledger::{Account, LedgerError};
+use crate::ledger::{Account, LedgerError, Release, Schedule};
 use crate::limit::{LeaseId, LimitId};
 
 /// Accounts looked at in one round at most; a limit and its debt are two.
@@ -31,8 +31,9 @@ const ROUND_MAX: usize = 100;
 /// Looks at one account in one round, while others take from it or pay for it.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// How late an expiry usually is.
+/// How late an expiry usually is, and how late it may be: that is TigerBeetle's pulse while nobody asks it for anything.
 const EXPIRY_LAG_MS: u64 = 30;
+const EXPIRY_LAG_MS_MAX: u64 = 100;
 
 /// The time between two looks at something that should have come back already.
 const IMPATIENT_MS: u64 = 50;
@@ -178,8 +179,11 @@ async fn foresee(shared: &Shared, seen: &Seen) -> Result<(), SessionError> {
     let now_ms = clock::monotonic_ms();
     let expected_ms = schedule.releases.first().map(|release| release.at_ms + EXPIRY_LAG_MS);
     let expected_ms = expected_ms.map(|at_ms| at_ms.max(now_ms + IMPATIENT_MS));
-    let window_ms = u64::from(seen.window_seconds.get()) * 1000;
-    let forecast = schedule.after_debt(seen.owed, seen.capacity, window_ms, now_ms);
+    // What callers are told is rather a little late than too early, and every window that a debt takes adds to it.
+    let window_ms = u64::from(seen.window_seconds.get()) * 1000 + EXPIRY_LAG_MS_MAX;
+    let late = |it: Release| Release { at_ms: it.at_ms + EXPIRY_LAG_MS_MAX, ..it };
+    let releases = schedule.releases.into_iter().map(late).collect();
+    let forecast = Schedule { releases, ..schedule }.after_debt(seen.owed, seen.capacity, window_ms, now_ms);
     shared.debtors.foresee(&seen.account, expected_ms, forecast);
     Ok(())
 }
