@@ -267,6 +267,10 @@ impl Batch {
         }))
     }
 
+    #[cfg_attr(
+        not(feature = "tigerbeetle"),
+        allow(dead_code, reason = "only the worker of TigerBeetle knows that a whole batch has failed")
+    )]
     pub(crate) fn fail(&mut self, why: impl Into<String>) {
         self.error = Some(why.into());
     }
