@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::traffic::name_of;
+use super::traffic::{name_of, text_of};
 use crate::config::Problem;
 use crate::config::decode::{At, Fields, Sink, read_scalar};
 use crate::config::problem::Problems;
@@ -113,7 +113,7 @@ pub(super) enum Piece {
 impl Scenario {
     pub(super) fn load(path: &Path) -> Result<Self, Vec<Problem>> {
         let name = name_of(path);
-        let text = std::fs::read_to_string(path)
+        let text = text_of(path)
             .map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
         Self::parse(&name, &text)
     }
