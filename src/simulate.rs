@@ -47,7 +47,7 @@ pub struct Options {
     pub decisions: Option<PathBuf>,
     /// Suggest capacities that would have denied at most this part of the requests.
     pub suggest: Option<f64>,
-    /// Scenarios end in `.yaml` or `.yml`; all else is a log.
+    /// Scenarios end in `.yaml` or `.yml`, and `.gz` if they are packed; all else is a log.
     pub traffic: Vec<PathBuf>,
 }
 

@@ -58,7 +58,7 @@ pub(super) struct SimulateArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// JSON lines, access logs (both also gzip, `-` is standard input) and scenarios (*.yaml)
+    /// JSON lines, access logs (`-` is standard input) and scenarios (*.yaml); each may be gzip
     #[arg(required = true, value_name = "TRAFFIC")]
     traffic: Vec<PathBuf>,
 }

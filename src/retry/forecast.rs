@@ -29,7 +29,7 @@ pub(crate) struct Taker {
     pub(crate) amount: u64,
 }
 
-/// Callers come a little late, and the memory ledger gives back up to a thousandth of the window late.
+/// Callers come a little late, and the memory ledger gives back what a busy limit holds up to a thousandth of the window late.
 const LATE_MS: u64 = 15;
 const GRAIN_MS_MIN: u64 = 10;
 const GRAINS_PER_WINDOW: u64 = 1000;

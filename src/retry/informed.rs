@@ -73,7 +73,7 @@ pub fn on_denied(
         return Some(Told { hint: RetryHint { ms }, error_ms: None });
     }
     let jitter_ms = rand(jitter_ms);
-    let (mut at_ms, mut least_ms) = (now_ms, base_ms);
+    let (mut at_ms, mut formula_ms) = (now_ms, 0);
     let mut is_known: SmallVec<[bool; 4]> = SmallVec::from_elem(true, needs.len());
     for _ in 0..ROUNDS {
         let from_ms = at_ms;
@@ -85,10 +85,10 @@ pub fn on_denied(
                     at_ms = at_ms.max(fits_at_ms);
                     // Callers don't come at the times that they are told, so the formula's wait is the least.
                     if !are_kept {
-                        least_ms = least_ms.max(formula[place]);
+                        formula_ms = formula_ms.max(formula[place]);
                     }
                 }
-                None => least_ms = least_ms.max(formula[place]),
+                None => formula_ms = formula_ms.max(formula[place]),
             }
         }
         if at_ms == from_ms {
@@ -103,7 +103,8 @@ pub fn on_denied(
     if wait_ms > max_ms {
         return Some(Told { hint: RetryHint { ms: max_ms.saturating_sub(jitter_ms).max(1) }, error_ms });
     }
-    let ms = wait_ms.max(least_ms).saturating_add(jitter_ms).min(max_ms);
+    // What the formula says has its jitter already.
+    let ms = wait_ms.max(base_ms).saturating_add(jitter_ms).max(formula_ms).min(max_ms);
     for (need, _) in needs.iter().zip(is_known).filter(|(need, is_known)| *is_known && need.amount > 0) {
         need.hints.with_promises(|promises| {
             let is_wanted = need.has_failed || promises.has_promises();
@@ -286,6 +287,14 @@ mod tests {
         assert_eq!(told(&needs[..1], &[None], 0), 1_500);
         assert_eq!(told(&needs, &[None, Some(700)], 0), 2_250, "the second denial of the first");
         assert!(!limits[0].has_promises() || limits[0].with_promises(|it| !it.has_promises()));
+    }
+
+    #[test]
+    fn the_formula_has_its_jitter_once() {
+        let hints = Hints::default();
+        let need = need(&hints, SECONDS_10, true);
+        let told = on_denied(&[need], false, &policy(), NOW_MS, &mut Fixed(&[None], 0), |n| n).unwrap();
+        assert_eq!(told.hint.ms, 1_500 + 50);
     }
 
     #[test]

@@ -31,7 +31,8 @@ const KNOWN_MS: u64 = 100;
 /// A schedule with fewer times than this is found so quickly that it is not kept.
 const KNOWN_MIN: usize = 64;
 
-/// Steps in which what was taken here is remembered.
+/// What was taken here is remembered to the millisecond while there are few of them, and in so many steps of the window beyond that.
+const OWN_EXACT_MAX: usize = 32;
 const OWN_STEPS: u64 = 32;
 
 /// A caller that did not come counts as much as three that did, so a quarter may stay away. Eight in a row are too many.
@@ -192,7 +193,8 @@ impl Promises {
 
     /// Remembers that something was taken here and when it comes back.
     pub(super) fn took(&mut self, amount: u64, back_at_ms: u64, window_ms: u64) {
-        let at_ms = back_at_ms.next_multiple_of((window_ms / OWN_STEPS).max(1));
+        let step_ms = if self.own.len() < OWN_EXACT_MAX { 1 } else { (window_ms / OWN_STEPS).max(1) };
+        let at_ms = back_at_ms.next_multiple_of(step_ms);
         match self.own.last_mut().filter(|last| last.at_ms >= at_ms) {
             Some(last) => last.amount = last.amount.saturating_add(amount),
             None => self.own.push(Release { at_ms, amount }),
@@ -300,7 +302,8 @@ mod tests {
     fn what_was_taken_here_is_remembered_in_a_few_steps() {
         let mut promises = Promises::default();
         (0..60_000).for_each(|ms| promises.took(1, ms + 60_000, 60_000));
-        assert!(promises.own().len() <= 33, "{}", promises.own().len());
+        assert!(promises.own().len() <= 65, "{}", promises.own().len());
+        assert_eq!(promises.own()[31], Release { at_ms: 60_031, amount: 1 }, "the first ones exactly");
         assert_eq!(promises.own().iter().map(|it| it.amount).sum::<u64>(), 60_000);
         promises.forget(90_000);
         assert!(promises.own().iter().all(|release| release.at_ms > 90_000));

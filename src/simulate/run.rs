@@ -125,8 +125,11 @@ impl Inputs {
     }
 }
 
+/// Also one that is packed.
 fn is_scenario(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    let is_packed = path.extension().is_some_and(|extension| extension == "gz");
+    let plain = path.file_stem().filter(|_| is_packed).map_or(path, Path::new);
+    plain.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
 /// Requests that were written down, one at a time.

@@ -134,6 +134,44 @@ fn a_window_rolls_and_a_denial_costs_nothing() {
 }
 
 #[test]
+fn what_was_taken_comes_back_a_window_later_to_the_millisecond() {
+    let limits = "domain: d\ndescriptors: [{key: t, rate_limit: {unit: day, requests_per_unit: 1}}]";
+    let rows = [("1.234", "t=a", ""), ("86401.233", "t=a", ""), ("86401.234", "t=a", "")];
+    assert_eq!(World::new(limits).traffic("t.jsonl", &lines(&rows)).codes(), "+-+");
+}
+
+/// Requests at any millisecond, against a list of the times at which something was taken.
+#[test]
+fn decisions_are_those_of_a_model_that_is_too_simple_to_be_wrong() {
+    for seed in 0..12 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (capacity, window_seconds) = (rng.u64(1..40), [1, 7, 60, 3600][rng.usize(..4)]);
+        let (window_ms, mut now_ms) = (window_seconds * 1000, rng.u64(..1 << 40));
+        let (mut taken, mut traffic, mut expected, mut peak) = (Vec::new(), String::new(), String::new(), 0);
+        for _ in 0..400 {
+            now_ms += rng.u64(..=window_ms / capacity);
+            taken.retain(|&(at_ms, _)| at_ms + window_ms > now_ms);
+            let (hits, used) = (rng.u64(1..3), taken.iter().map(|&(_, hits)| hits).sum::<u64>());
+            let fits = used + hits <= capacity;
+            if fits {
+                taken.push((now_ms, hits));
+                peak = peak.max(used + hits);
+            }
+            expected.push(if fits { '+' } else { '-' });
+            let time = format!("{}.{:03}", now_ms / 1000, now_ms % 1000);
+            traffic += &lines(&[(&time, "t=a", &format!(r#", "hits": {hits}"#))]);
+        }
+        let limits = format!(
+            "domain: d\ndescriptors: [{{key: t, limits: [{{name: l, kind: rolling, capacity: {capacity}, \
+             window_seconds: {window_seconds}}}]}}]"
+        );
+        let mut world = World::new(&limits).traffic("t.jsonl", &traffic);
+        assert_eq!(world.codes(), expected, "seed {seed}: {capacity} in {window_seconds} s");
+        assert_eq!(limit(&world.run(), "d:t=a:l").peak, peak, "seed {seed}");
+    }
+}
+
+#[test]
 fn times_are_seconds_or_rfc_3339() {
     let rows: Vec<(String, &str, &str)> = ["00:00", "00:10", "00:20", "00:59.9", "01:00", "01:01"]
         .map(|time| (format!("\"2026-11-16T00:{time}Z\""), "t=a", ""))

@@ -14,6 +14,7 @@ mod scalar;
 mod source;
 mod time;
 
+pub(super) use self::lines::text_of;
 pub(crate) use self::merge::{Part, Stream};
 
 use std::path::{Path, PathBuf};

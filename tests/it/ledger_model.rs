@@ -123,8 +123,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(lease, limit, amount)| Step::Settle { lease, limit, amount }),
         1 => (0..CAPACITIES.len(), 0..30u64).prop_map(|(limit, amount)| Step::Take { limit, amount }),
         1 => (0..CAPACITIES.len(), 0..30u64).prop_map(|(limit, amount)| Step::Debt { limit, amount }),
-        // Multiples of the ledger's tick, so that model and ledger free at the same moment.
-        2 => (1..300u64).prop_map(|ticks| Step::Wait { ms: ticks * 10 }),
+        2 => (1..3000u64).prop_map(|ms| Step::Wait { ms }),
     ]
 }
 
@@ -215,9 +214,6 @@ impl<B: OnVirtualTime> Audit<B> {
                 let now_ms = self.model.now_ms;
                 self.model.held.extend(holds.iter().map(|&(limit, amount)| {
                     let until_ms = now_ms + u64::from(LIFETIMES[limit]) * 1000;
-                    // What nobody names is freed together with its neighbours, up to a thousandth of the window later.
-                    let grain = (u64::from(LIFETIMES[limit]) * 1000 / 1000).next_multiple_of(10);
-                    let until_ms = if lease.is_some() { until_ms } else { until_ms.next_multiple_of(grain) };
                     Held { lease, limit, amount, until_ms }
                 }));
             }

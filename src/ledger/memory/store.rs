@@ -17,12 +17,15 @@ use crate::limit::LimitId;
 /// No place.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Records expire on multiples of this: never early, at most this late.
-const TICK_MS: u64 = 10;
+/// While its account has fewer records than this, and the ledger fewer than that (64 bytes each, so 16 MB), a hit that nobody
+/// names again comes back to the millisecond.
+const EXACT_OF_ACCOUNT: u32 = 1 << 10;
+const EXACT_IN_ALL: usize = 1 << 18;
 
-/// Hits that nobody names again are counted together within 1/1000 of their window, so that one busy limit holds at
-/// most about a thousand records whatever its rate.
-const TICKS_PER_WINDOW: u64 = 1000;
+/// Beyond that such hits are counted together within 1/1000 of their window, at least 10 ms, so that one busy limit holds
+/// at most about two thousand records whatever its rate. They come back never early and at most that much late.
+const PARTS_OF_WINDOW: u64 = 1000;
+const PART_MS_MIN: u64 = 10;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
@@ -33,6 +36,7 @@ pub(super) struct Slot {
     first: u32,
     /// The newest record of hits that are counted together.
     counting: u32,
+    records: u32,
 }
 
 /// A record has ended by itself.
@@ -94,7 +98,7 @@ impl Store {
         if found != NONE {
             return found;
         }
-        let new = Slot { id, capacity, pending: 0, first: NONE, counting: NONE };
+        let new = Slot { id, capacity, pending: 0, first: NONE, counting: NONE, records: 0 };
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = new;
@@ -132,13 +136,13 @@ impl Store {
 
     /// Adds hits that nobody names again.
     pub(super) fn count(&mut self, slot: u32, amount: u64, now_ms: u64, lifetime_ms: u64) {
-        let grain = (lifetime_ms / TICKS_PER_WINDOW).next_multiple_of(TICK_MS).max(TICK_MS);
-        self.count_until(slot, amount, (now_ms + lifetime_ms).next_multiple_of(grain));
+        let is_exact = self.slots[slot as usize].records < EXACT_OF_ACCOUNT && self.records() < EXACT_IN_ALL;
+        let grain_ms = if is_exact { 1 } else { (lifetime_ms / PARTS_OF_WINDOW).max(PART_MS_MIN) };
+        self.count_until(slot, amount, (now_ms + lifetime_ms).next_multiple_of(grain_ms));
     }
 
-    /// The same, to the tick.
+    /// The same, to the millisecond.
     pub(super) fn count_until(&mut self, slot: u32, amount: u64, until_ms: u64) {
-        let until_ms = until_ms.next_multiple_of(TICK_MS);
         let counting = self.slots[slot as usize].counting;
         if counting != NONE && self.records[counting as usize].until_ms == until_ms {
             self.records[counting as usize].amount += amount;
@@ -163,6 +167,7 @@ impl Store {
         };
         let slot = &mut self.slots[record.account as usize];
         let after = std::mem::replace(&mut slot.first, at);
+        slot.records += 1;
         if record.fate == Fate::Counted {
             slot.pending += record.amount;
         }
@@ -207,6 +212,7 @@ impl Store {
         if record.fate == Fate::Counted {
             slot.pending -= record.amount;
         }
+        slot.records -= 1;
         if slot.counting == at {
             slot.counting = NONE;
         }
@@ -245,7 +251,6 @@ impl Store {
     }
 
     fn link_end(&mut self, at: u32, until_ms: u64) {
-        let until_ms = until_ms.next_multiple_of(TICK_MS);
         let first = self.ends.entry(until_ms).or_insert(NONE);
         let after = std::mem::replace(first, at);
         if after != NONE {
@@ -311,5 +316,30 @@ impl Store {
             self.timelines.remove(&slot);
             self.free_slots.push(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE_MS: u64 = 60_000;
+
+    #[test]
+    fn hits_come_back_to_the_millisecond_unless_a_limit_is_busy() {
+        let mut store = Store::default();
+        let [few, many] = [1, 2].map(|id| store.account_or_new(LimitId::new(id), 1 << 40));
+        let until_ms = |store: &Store, slot: u32| store.record(store.slot(slot).first).until_ms;
+        store.count(few, 1, 1_234_567, MINUTE_MS);
+        assert_eq!(until_ms(&store, few), 1_294_567);
+        let mut most = 0;
+        for now_ms in 1_300_000..1_500_000 {
+            while store.expire_next(now_ms).is_some() {}
+            store.count(many, 1, now_ms, MINUTE_MS);
+            let until_ms = until_ms(&store, many);
+            assert!((0..MINUTE_MS / PARTS_OF_WINDOW).contains(&(until_ms - now_ms - MINUTE_MS)), "{now_ms}");
+            most = most.max(store.records());
+        }
+        assert!(most <= EXACT_OF_ACCOUNT as usize + 1_001, "{most}");
     }
 }

@@ -1,6 +1,7 @@
 //! What is read, and what is said of input that is wrong.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 
 use super::super::report::Recorded;
@@ -86,16 +87,29 @@ fn what_is_far_out_of_order_is_broken() {
     );
 }
 
+fn packed(text: &str) -> Vec<u8> {
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(text.as_bytes()).unwrap();
+    gzip.finish().unwrap()
+}
+
+#[test]
+fn a_scenario_may_be_packed_too() {
+    let text = "
+seconds: 10
+populations: [{name: p, domain: d, descriptors: [[t=a]], rate: 1}]";
+    let mut world = World::new(TWO);
+    world.options.traffic.push(world.write("s.yaml.gz", &packed(text)));
+    let report = world.run();
+    assert_eq!((report.populations.len(), report.broken), (1, 0));
+    assert_eq!(report.populations, World::new(TWO).traffic("s.yaml", text).run().populations);
+}
+
 #[test]
 fn gzip_is_read_whatever_it_is_called() {
-    use std::io::Write;
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(lines(&SIX[..3]).as_bytes()).unwrap();
-    let mut bytes = gzip.finish().unwrap();
+    let mut bytes = packed(&lines(&SIX[..3]));
     // Two files, one after the other, are a file too.
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(lines(&SIX[3..]).as_bytes()).unwrap();
-    bytes.extend(gzip.finish().unwrap());
+    bytes.extend(packed(&lines(&SIX[3..])));
     let mut world = World::new(TWO);
     world.options.traffic.push(world.write("t.log", &bytes));
     assert_eq!(world.codes(), "++--+-");

@@ -46,6 +46,22 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// What was packed, if it was.
+fn unpacked(inner: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
+    let mut reader = BufReader::with_capacity(BUFFER_BYTES, inner);
+    Ok(match reader.fill_buf()?.starts_with(&GZIP) {
+        true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(reader))),
+        false => Box::new(reader),
+    })
+}
+
+/// All of a file, plain or gzip.
+pub(in crate::simulate) fn text_of(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    unpacked(File::open(path)?)?.read_to_string(&mut text)?;
+    Ok(text)
+}
+
 impl Lines {
     pub(super) fn open(path: &Path, bytes: Arc<AtomicU64>) -> io::Result<Self> {
         let inner: Box<dyn Read + Send> = match path.to_str() {
@@ -53,12 +69,7 @@ impl Lines {
             _ if path.is_dir() => return Err(io::Error::other("is a directory")),
             _ => Box::new(File::open(path)?),
         };
-        let mut reader = BufReader::with_capacity(BUFFER_BYTES, Counted { inner, bytes });
-        let reader: Box<dyn BufRead + Send> = match reader.fill_buf()?.starts_with(&GZIP) {
-            true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(reader))),
-            false => Box::new(reader),
-        };
-        Ok(Self { reader, line: Vec::new(), number: 0 })
+        Ok(Self { reader: unpacked(Counted { inner, bytes })?, line: Vec::new(), number: 0 })
     }
 
     /// The next line that is not empty, without its end.
