@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::traffic::name_of;
+use super::traffic::{name_of, text_of};
 use crate::config::Problem;
 use crate::config::decode::{At, Sink};
 use crate::config::problem::Problems;
@@ -17,7 +17,7 @@ pub(super) fn load<T>(
     read: impl FnOnce(&Value<'_>, &Sink) -> Option<T>,
 ) -> Result<T, Vec<Problem>> {
     let name = name_of(path);
-    let text = std::fs::read_to_string(path)
+    let text = text_of(path)
         .map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
     parse(&name, &text, read)
 }

@@ -5,11 +5,7 @@
 
 use std::path::Path;
 
-<<<<<<< HEAD
 use super::document;
-=======
-use super::traffic::{name_of, text_of};
->>>>>>> simulate2
 use crate::config::Problem;
 use crate::config::decode::{At, Fields, Sink, read_scalar};
 use crate::config::shape::{Shape, one_of};
@@ -114,14 +110,7 @@ pub(super) enum Piece {
 
 impl Scenario {
     pub(super) fn load(path: &Path) -> Result<Self, Vec<Problem>> {
-<<<<<<< HEAD
         document::load(path, read)
-=======
-        let name = name_of(path);
-        let text = text_of(path)
-            .map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
-        Self::parse(&name, &text)
->>>>>>> simulate2
     }
 
     #[cfg(test)]
