@@ -17,8 +17,8 @@ pub(super) fn load<T>(
     read: impl FnOnce(&Value<'_>, &Sink) -> Option<T>,
 ) -> Result<T, Vec<Problem>> {
     let name = name_of(path);
-    let text = text_of(path)
-        .map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
+    let text =
+        text_of(path).map_err(|error| vec![Problem::of_file(&name, format!("can't be read: {error}"))])?;
     parse(&name, &text, read)
 }
 

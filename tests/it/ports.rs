@@ -475,7 +475,11 @@ async fn the_token_says_enough() {
     let foreign =
         [("host", "sluice.default.svc:8080"), ("origin", "http://page"), ("content-type", "text/plain")];
     assert_eq!(call(&app, "POST", "/json", &foreign, decide).await.status, 403);
-    assert_eq!(call(&app, "POST", "/json", &foreign[1..], decide).await.status, 403, "a page of another site");
+    assert_eq!(
+        call(&app, "POST", "/json", &foreign[1..], decide).await.status,
+        403,
+        "a page of another site"
+    );
     assert_eq!(call(&app, "POST", "/json", &foreign[2..], decide).await.status, 401);
     let with_it = [&foreign[..], &[("authorization", "Bearer secret")]].concat();
     assert_eq!(call(&app, "POST", "/json", &with_it, decide).await.status, 200);
