@@ -132,7 +132,7 @@ pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
 
 /// Serves until `stop`.
 pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, stop: CancellationToken) {
-    let service = LedgerServiceServer::new(Server(Arc::clone(&hub)));
+    let service = LedgerServiceServer::new(Server { hub: Arc::clone(&hub), port: Arc::clone(&port) });
     let routes = Routes::new(service.max_decoding_message_size(MESSAGE_BYTES_MAX)).prepare();
     let http = http(Calls(Arc::clone(&port)));
     let connect = |stream: Transport, place: Place| {
@@ -188,7 +188,10 @@ async fn answer(
 #[derive(Debug, Clone, Copy)]
 struct PeerAddress(Option<SocketAddr>);
 
-struct Server(Arc<Hub>);
+struct Server {
+    hub: Arc<Hub>,
+    port: Arc<Port>,
+}
 
 #[tonic::async_trait]
 impl LedgerService for Server {
@@ -206,15 +209,16 @@ impl LedgerService for Server {
         let hello = first.and_then(|message| message.hello);
         let hello = hello.ok_or_else(|| Status::invalid_argument("the first message must have `hello`"))?;
         wire::check_hello(&hello, "sidecar").map_err(Status::failed_precondition)?;
-        if self.0.leaving.is_cancelled() {
+        if self.hub.leaving.is_cancelled() {
             return Err(Status::unavailable("this hub is stopping"));
         }
         call.is_read();
         call.is_answered(false, clock::monotonic_ms());
         let from = extensions.remove::<PeerAddress>().and_then(|from| from.0);
-        let seat = self.0.peers.enter(hello, from);
-        let (conversation, answers) = Conversation::new(Arc::clone(&self.0), seat, asked, call);
-        self.0.streams.spawn(conversation.run());
+        let seat = self.hub.peers.enter(hello, from);
+        let (conversation, answers) = Conversation::new(Arc::clone(&self.hub), seat, asked, call);
+        // Stopping waits for it, and the port counts it if it panics.
+        self.port.run(self.hub.streams.track_future(conversation.run()));
         Ok(tonic::Response::new(ReceiverStream::new(answers)))
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! A hub answers from what it knows itself, so that a thousand sidecars that use one limit cost its ledger one look.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 
 use super::pb::answer::What as Answer;
@@ -19,6 +21,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Every so many rounds it is looked how far limits are that are being lowered.
 const LOWERING_ROUNDS: u64 = 2;
 
+/// One round after the other. One that panics is logged, and the next one is tried.
 pub(super) async fn run(hub: Hub) {
     let mut rounds = tokio::time::interval(SAMPLE_INTERVAL);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -26,9 +29,14 @@ pub(super) async fn run(hub: Hub) {
     loop {
         rounds.tick().await;
         round += 1;
-        sample(&hub, Touched(hub.shared.take_touched())).await;
-        if u64::is_multiple_of(round, LOWERING_ROUNDS) {
-            look_at_lowering(&hub).await;
+        let one = async {
+            sample(&hub, Touched(hub.shared.take_touched())).await;
+            if u64::is_multiple_of(round, LOWERING_ROUNDS) {
+                look_at_lowering(&hub).await;
+            }
+        };
+        if AssertUnwindSafe(one).catch_unwind().await.is_err() {
+            tracing::error!("looking at limits behind hubs failed by a panic; they are looked at again");
         }
     }
 }

@@ -4,9 +4,11 @@
 //! busy one batches by itself. Refuses to know what is asked.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -41,17 +43,23 @@ const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Said of a hub that is about to go.
 const STOPPING: &str = "it is stopping";
 
-/// Opens the stream again and again.
+/// Opens the stream again and again. One that ends by a panic has ended like any other: those who wait hear that it was lost.
 pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, mut queue: mpsc::Receiver<Outgoing>) {
     let mut backoff = Backoff::default();
     loop {
-        let why = match open(&shared, &peer).await {
-            Ok(stream) => {
-                backoff.reset();
-                stream.serve(&mut queue).await
+        let one = async {
+            match open(&shared, &peer).await {
+                Ok(stream) => {
+                    backoff.reset();
+                    stream.serve(&mut queue).await
+                }
+                Err(why) => why,
             }
-            Err(why) => why,
         };
+        let why = AssertUnwindSafe(one).catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(hub = %peer.address, "the stream to a hub failed by a panic, and is opened again");
+            "the stream to it failed by a panic".to_owned()
+        });
         shared.note(&peer, PeerState::Away { why });
         shared.give_back_all(peer.lose_all());
         tokio::time::sleep(backoff.wait(|n| fastrand::u64(0..=n))).await;
