@@ -67,7 +67,8 @@ pub(crate) fn read_join(
         if needs.iter().any(|there| there.account.id == account.id) {
             return Err(wrong("key: is there twice".to_owned()));
         }
-        if message.mean_hold_ms > 0 && account.hints.mean_hold_ms().is_none() {
+        // Completions are seen by sidecars: what they saw is what the estimate has.
+        if message.mean_hold_ms > 0 && kind.is_concurrency() {
             account.hints.saw_hold(message.mean_hold_ms.min(WAIT_SECONDS_MAX * 1000));
         }
         let spec = Arc::new(LimitSpec::of_another(kind, message.capacity, overage));

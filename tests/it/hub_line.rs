@@ -291,7 +291,23 @@ async fn an_answer_that_is_never_sent_gives_back_what_it_picked_up() {
         })
         .await;
     }
-    println!("{given_back} of 30 were given back");
+    assert!(given_back > 0, "some were picked up before it was seen that nobody reads the answer");
+}
+
+/// Completions are the sidecars' to see, and estimates the hub's to make.
+#[tokio::test(flavor = "multi_thread")]
+async fn estimates_come_from_how_long_the_sidecars_saw_it_held() {
+    let (_hub, a, _b) = fleet("retry_policy: {queue: {safety_margin: 0}}", "retry_policy: {}").await;
+    let held = queue(&a, &ask("held", 1)).await.json();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    complete(&a, &held).await;
+    queue(&a, &ask("held", 1)).await;
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        told.push(queue(&a, &ask("held", 1)).await.json()["eta_seconds"].as_u64().unwrap());
+    }
+    // At least 1.5 s for each; a busy machine may have held it longer.
+    assert!(told[0] >= 2 && told[1] > told[0] && told[2] > told[1], "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
