@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::authority::Authority;
 use crate::envoy::{Envoy, RATELIMIT};
 use crate::http;
 use crate::process::Process;
 use crate::sluice::Sluice;
+use crate::tls;
 use crate::wait::until;
 
 const LIMITS: &str = "
@@ -126,8 +128,9 @@ async fn every_alert_fires_when_it_should() {
     for alert in alerts {
         assert!(cases.contains(&format!("name: {alert}\n")), "{alert} has no case");
     }
-    // What has a label is there once it was counted.
-    let sluice = Sluice::with_limits(LIMITS).await;
+    // What has a label is there once it was counted, or once there is a certificate.
+    let authority = Authority::new();
+    let sluice = tls::with_limits(&authority, false, LIMITS).await;
     for hits in ["1", "2"] {
         let body = format!(
             "{{\"domain\": \"demo\", \"descriptors\": [{{\"entries\": [{{\"key\": \"path\", \"value\": \"/once\"}}], \"hitsAddend\": \"{hits}\"}}]}}"

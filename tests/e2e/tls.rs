@@ -17,12 +17,17 @@ const SHOWN: &str = "            tls_certificate_sds_secret_configs:
 ";
 
 async fn sluice(authority: &Authority, wants_clients: bool) -> Sluice {
+    with_limits(authority, wants_clients, LIMITS).await
+}
+
+/// With TLS on its gRPC port.
+pub async fn with_limits(authority: &Authority, wants_clients: bool, limits: &str) -> Sluice {
     let path = |name: &str| authority.path(name).display().to_string();
     let client_ca =
         if wants_clients { format!(", client_ca_file: {}", path("ca.pem")) } else { String::new() };
     let (certificate, key) = (path("server.pem"), path("server.key"));
     let settings = format!("grpc: {{tls: {{cert_file: {certificate}, key_file: {key}{client_ca}}}}}\n");
-    let dir = directory(&[("config/limits/limits.yaml", LIMITS), ("config/sluice.yaml", &settings)]);
+    let dir = directory(&[("config/limits/limits.yaml", limits), ("config/sluice.yaml", &settings)]);
     let command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     Sluice::start(dir, command).await
 }
