@@ -35,7 +35,8 @@ const KNOWN_MIN: usize = 64;
 const OWN_EXACT_MAX: usize = 32;
 const OWN_STEPS: u64 = 32;
 
-/// A caller that did not come counts as much as three that did, so a quarter may stay away. Eight in a row are too many.
+/// A caller that did not come counts as much as three that did, so a quarter may stay away. Eight in a row are too many. Then promises
+/// are not tried again before as many admissions as the second number.
 const MISSING_WEIGHT: u64 = 3;
 const MISSING_MAX: u64 = 24;
 
@@ -88,8 +89,9 @@ impl Promises {
 
     fn count_missing(&mut self, missing: u64, came: u64) {
         let more = self.missing.saturating_add(missing.saturating_mul(MISSING_WEIGHT));
-        self.missing = more.saturating_sub(came).min(2 * MISSING_MAX);
-        if self.missing > MISSING_MAX {
+        self.missing = more.saturating_sub(came);
+        if missing > 0 && self.missing > MISSING_MAX {
+            self.missing = 2 * MISSING_MAX;
             self.list = Vec::new();
         }
     }
@@ -272,7 +274,10 @@ mod tests {
         promises.add(9_000, 9_000, 1);
         promises.forget(5_000);
         assert!(!promises.are_kept() && !promises.has_promises());
-        (0..3).for_each(|_| assert_eq!(admit(&mut promises, false, 6_000), None));
+        for _ in 0..MISSING_MAX {
+            assert!(!promises.are_kept());
+            assert_eq!(admit(&mut promises, false, 6_000), None);
+        }
         assert!(promises.are_kept());
     }
 
