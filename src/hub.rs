@@ -21,6 +21,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -69,6 +70,9 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the start of a stream to its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether the ledger is as sidecars were told.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
 /// The ledger of this process as others use it.
 #[derive(Debug)]
 pub struct Hub {
@@ -83,8 +87,8 @@ pub struct Hub {
     /// What all unanswered asks hold.
     bytes: AtomicUsize,
     streams: TaskTracker,
-    /// Sidecars are told to go elsewhere.
-    leaving: CancellationToken,
+    /// What sidecars are told of this hub.
+    status: watch::Sender<pb::HubStatus>,
 }
 
 impl Hub {
@@ -95,18 +99,33 @@ impl Hub {
         token: Option<Token>,
     ) -> Arc<Self> {
         let metrics = Arc::clone(&service.metrics);
-        let (streams, leaving) = (TaskTracker::new(), CancellationToken::new());
-        let (peers, bytes) = (Arc::default(), AtomicUsize::new(0));
-        Arc::new(Self { ledger, service, metrics, name, token, peers, bytes, streams, leaving })
+        let (peers, bytes, streams) = (Arc::default(), AtomicUsize::new(0), TaskTracker::new());
+        let hub = Self {
+            ledger,
+            service,
+            metrics,
+            name,
+            token,
+            peers,
+            bytes,
+            streams,
+            status: watch::Sender::default(),
+        };
+        hub.look();
+        Arc::new(hub)
     }
 
-    /// What sidecars are told of this hub.
-    fn status(&self) -> pb::HubStatus {
-        let leaving = self.leaving.is_cancelled();
-        match self.ledger.ready() {
-            Ok(()) => pb::HubStatus { ready: true, reason: String::new(), leaving },
-            Err(reason) => pb::HubStatus { ready: false, reason, leaving },
-        }
+    /// Tells the sidecars if the ledger is not as it was.
+    fn look(&self) {
+        let (ready, reason) = match self.ledger.ready() {
+            Ok(()) => (true, String::new()),
+            Err(reason) => (false, reason),
+        };
+        self.status.send_if_modified(|status| {
+            let is_new = (status.ready, &status.reason) != (ready, &reason);
+            (status.ready, status.reason) = (ready, reason);
+            is_new
+        });
     }
 
     /// The sidecars that are connected.
@@ -116,7 +135,7 @@ impl Hub {
 
     /// Tells the sidecars to go elsewhere, and returns when all that they asked is answered.
     pub(crate) async fn leave(&self, within: Duration) {
-        self.leaving.cancel();
+        self.status.send_modify(|status| status.leaving = true);
         self.streams.close();
         if tokio::time::timeout(within, self.streams.wait()).await.is_err() {
             tracing::warn!("some sidecars were not answered in time");
@@ -146,7 +165,18 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
         let served = serve_until(http.serve_connection(stream, answer), None, stop.clone());
         port.run(place.keep(served));
     };
-    listener.serve(&port, stop.clone(), connect).await;
+    let looking = async {
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            hub.look();
+        }
+    };
+    tokio::select! {
+        () = listener.serve(&port, stop.clone(), connect) => {}
+        () = looking => {}
+    }
 }
 
 fn http(calls: Calls) -> http2::Builder<Calls> {
@@ -209,7 +239,7 @@ impl LedgerService for Server {
         let hello = first.and_then(|message| message.hello);
         let hello = hello.ok_or_else(|| Status::invalid_argument("the first message must have `hello`"))?;
         wire::check_hello(&hello, "sidecar").map_err(Status::failed_precondition)?;
-        if self.hub.leaving.is_cancelled() {
+        if self.hub.status.borrow().leaving {
             return Err(Status::unavailable("this hub is stopping"));
         }
         call.is_read();

@@ -176,6 +176,13 @@ pub fn sluice(ledger: &str) -> Command {
     sluice_in(&config_dir(), ledger)
 }
 
+/// The same as a hub, with files of its own: sidecars that read theirs would wake it.
+pub fn hub(ledger: &str) -> Command {
+    let mut command = sluice_in(&config("config-hub", SETTINGS), ledger);
+    command.args(["--hub", "127.0.0.1:0"]);
+    command
+}
+
 /// The same on memory, with TLS on the gRPC port.
 pub fn sluice_with_tls() -> Command {
     let dir = config("config-tls", "");

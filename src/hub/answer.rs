@@ -9,7 +9,7 @@ use crate::ledger::hub::pb::ask::What as Ask;
 use crate::ledger::hub::{pb, wire};
 use crate::ledger::{
     Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Rotation,
-    Verdict, Want,
+    Transfer, Verdict, Want,
 };
 use crate::limit::{Kind, LimitSpec, Overage};
 
@@ -38,7 +38,8 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
     Ok(match what {
         Ask::Apply(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
-            outcome(ledger, &chain, newcomers::apply(hub, &chain).await)
+            let result = newcomers::apply(hub, &chain).await;
+            outcome(ledger, &chain, result, samples(ledger, &chain))
         }
         Ask::Complete(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
@@ -46,7 +47,7 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
             if result.is_ok() {
                 line::freed(hub, &chain);
             }
-            outcome(ledger, &chain, result)
+            outcome(ledger, &chain, result, Vec::new())
         }
         Ask::GiveBack(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
@@ -93,30 +94,39 @@ pub(super) fn invalid(text: String) -> Answer {
     Answer::Failure(pb::LedgerFailure { code, text, ..Default::default() })
 }
 
-fn outcome(ledger: &Rotation<Backend>, chain: &Chain, result: Result<Outcome, LedgerError>) -> Answer {
+fn outcome(
+    ledger: &Rotation<Backend>,
+    chain: &Chain,
+    result: Result<Outcome, LedgerError>,
+    samples: Vec<pb::Sample>,
+) -> Answer {
     let result = match result {
         Ok(result) => result,
         Err(error) => return wire::failure(&error),
     };
     let owing = match result.verdict {
         Verdict::Refused(Refusal { code: RefusalCode::InDebt, index, .. }) => {
-            let transfer = &chain.transfers[index];
-            match transfer.action {
-                Action::Reserve(hold) | Action::TakeUpTo(hold) => {
-                    let want = Want {
-                        account: Arc::clone(&transfer.account),
-                        capacity: hold.capacity,
-                        overage: hold.overage,
-                        lifetime_seconds: hold.lifetime_seconds,
-                    };
-                    Some(sample(ledger, &transfer.account, &want))
-                }
-                _ => None,
-            }
+            chain.transfers.get(index).and_then(|transfer| sample_of(ledger, transfer))
         }
         _ => None,
     };
-    wire::outcome(&result, owing)
+    wire::outcome(&result, owing, samples)
+}
+
+/// What is known of the accounts that a chain takes from.
+fn samples(ledger: &Rotation<Backend>, chain: &Chain) -> Vec<pb::Sample> {
+    chain.transfers.iter().filter_map(|transfer| sample_of(ledger, transfer)).collect()
+}
+
+fn sample_of(ledger: &Rotation<Backend>, transfer: &Transfer) -> Option<pb::Sample> {
+    let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = transfer.action else { return None };
+    let want = Want {
+        account: Arc::clone(&transfer.account),
+        capacity: hold.capacity,
+        overage: hold.overage,
+        lifetime_seconds: hold.lifetime_seconds,
+    };
+    Some(sample(ledger, &transfer.account, &want))
 }
 
 fn balances(balances: Result<Vec<Balance>, LedgerError>) -> Answer {

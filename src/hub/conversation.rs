@@ -17,7 +17,7 @@ use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
 use super::line::Answered;
@@ -43,18 +43,17 @@ const ASK_BYTES: usize = 1024;
 /// Answers in one message at most.
 const ANSWERS_PER_MESSAGE: usize = 1024;
 
-/// How often it is looked whether the ledger is as it was said to be.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is looked whether the sidecar has said anything. It says something every second.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sidecar pings twice a second; one that says nothing for so many looks, which is 30 s, is gone.
-const SILENT_LOOKS: u32 = 120;
+/// A sidecar that has said nothing at so many looks in a row, which is 30 s, is gone.
+const SILENT_LOOKS: u32 = 3;
 
 /// A sidecar that doesn't take its answers for so long is gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// A hub that stops ends a stream when nothing was asked on it for so many looks: by then all has come that the sidecar sent before
-/// it knew.
-const LEAVING_LOOKS: u32 = 2;
+/// A hub that stops ends a stream when nothing was asked on it for so long: by then all has come that the sidecar sent before it knew.
+const LEAVING_AFTER_MS: u64 = 500;
 
 pub(super) type Message = Result<pb::HubMessage, Status>;
 
@@ -72,11 +71,11 @@ pub(super) struct Conversation {
     answers: Vec<pb::Answer>,
     /// What the answers tell of. Dropped before they are sent, it is taken back.
     unsent: Vec<UnsentLease>,
-    /// What the sidecar was last told.
-    status: pb::HubStatus,
+    /// What the sidecar is told of this hub.
+    status: watch::Receiver<pb::HubStatus>,
+    /// Looks since it last said anything.
     silent_looks: u32,
-    /// Looks since it last asked anything.
-    idle_looks: u32,
+    asked_at_ms: u64,
 }
 
 struct Finished {
@@ -123,10 +122,10 @@ impl Conversation {
         call: Arc<Call>,
     ) -> (Self, mpsc::Receiver<Message>) {
         let (out, answers) = mpsc::channel(1);
-        let status = hub.status();
+        let mut status = hub.status.subscribe();
         let first = pb::HubMessage {
             hello: Some(wire::hello(&hub.name)),
-            status: Some(status.clone()),
+            status: Some(status.borrow_and_update().clone()),
             ..Default::default()
         };
         out.try_send(Ok(first)).expect("an empty channel must have room");
@@ -143,7 +142,7 @@ impl Conversation {
             unsent: Vec::new(),
             status,
             silent_looks: 0,
-            idle_looks: 0,
+            asked_at_ms: clock::monotonic_ms(),
         };
         (conversation, answers)
     }
@@ -166,6 +165,7 @@ impl Conversation {
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            let is_leaving = self.status.borrow().leaving && self.under_way.is_empty();
             let may_read = self.under_way.len() < UNANSWERED_MAX && self.bytes < UNANSWERED_BYTES_MAX;
             tokio::select! {
                 message = self.asked.message(), if may_read => match message {
@@ -192,9 +192,18 @@ impl Conversation {
                         return end;
                     }
                 }
-                _ = looks.tick() => {
-                    if let Err(end) = self.look().await {
+                // The hub lives longer than this.
+                Ok(()) = self.status.changed() => {
+                    let status = Some(self.status.borrow_and_update().clone());
+                    if let Err(end) = self.say(pb::HubMessage { status, ..Default::default() }).await {
                         return end;
+                    }
+                }
+                () = until_quiet(self.asked_at_ms), if is_leaving => return End::Leaving,
+                _ = looks.tick() => {
+                    self.silent_looks += 1;
+                    if self.silent_looks > SILENT_LOOKS {
+                        return End::Gone;
                     }
                 }
             }
@@ -205,7 +214,7 @@ impl Conversation {
     async fn hear(&mut self, message: pb::SidecarMessage) -> Result<(), End> {
         self.silent_looks = 0;
         if !message.asks.is_empty() {
-            self.idle_looks = 0;
+            self.asked_at_ms = clock::monotonic_ms();
         }
         if message.asks.len() > wire::ASKS_MAX {
             let text =
@@ -229,7 +238,7 @@ impl Conversation {
         }
         if message.ping != 0 {
             self.call.is_answered(false, clock::monotonic_ms());
-            let status = Some(self.status.clone());
+            let status = Some(self.status.borrow_and_update().clone());
             self.say(pb::HubMessage { pong: message.ping, status, ..Default::default() }).await?;
         } else if !self.answers.is_empty() {
             self.say(pb::HubMessage::default()).await?;
@@ -287,24 +296,12 @@ impl Conversation {
             Ok(Err(_)) | Err(_) => Err(End::Gone),
         }
     }
+}
 
-    /// Tells the sidecar if something is not as it was; ends what is over.
-    async fn look(&mut self) -> Result<(), End> {
-        self.silent_looks += 1;
-        self.idle_looks += 1;
-        if self.status.leaving && self.under_way.is_empty() && self.idle_looks > LEAVING_LOOKS {
-            return Err(End::Leaving);
-        }
-        if self.silent_looks > SILENT_LOOKS {
-            return Err(End::Gone);
-        }
-        let status = self.hub.status();
-        if status != self.status {
-            self.status = status.clone();
-            self.say(pb::HubMessage { status: Some(status), ..Default::default() }).await?;
-        }
-        Ok(())
-    }
+/// Returns when nothing was asked for so long that nothing will be.
+async fn until_quiet(asked_at_ms: u64) {
+    let quiet_ms = clock::monotonic_ms().saturating_sub(asked_at_ms);
+    tokio::time::sleep(Duration::from_millis(LEAVING_AFTER_MS.saturating_sub(quiet_ms))).await;
 }
 
 fn is_chain(ask: &pb::Ask) -> bool {

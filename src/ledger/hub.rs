@@ -123,6 +123,9 @@ impl Hub {
         let was_lost = answered.was_lost;
         let Answer::Outcome(outcome) = answered.expect()? else { return Err(unexpected()) };
         self.shared.note_debts(chain, &outcome);
+        if !is_completion {
+            self.shared.note_samples(chain, &outcome);
+        }
         let outcome =
             wire::read_outcome(&outcome, chain.transfers.len()).map_err(LedgerError::Unavailable)?;
         Ok(if was_lost { of_first_sending(outcome, chain) } else { outcome })
@@ -173,14 +176,11 @@ impl Ledger for Hub {
         for (index, Transfer { account, action }) in chain.transfers.iter().enumerate() {
             let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
             let want = self.shared.touch_hold(account, hold);
-            match outcome.verdict {
-                Verdict::Done => account.behind_hub().sample.spend(hold.amount),
-                Verdict::Refused(refusal)
-                    if refusal.code == RefusalCode::LimitDecreasing && refusal.index == index =>
-                {
-                    self.shared.lowering.begin(want);
-                }
-                Verdict::Refused(_) | Verdict::NotAsked => {}
+            if let Verdict::Refused(refusal) = outcome.verdict
+                && refusal.code == RefusalCode::LimitDecreasing
+                && refusal.index == index
+            {
+                self.shared.lowering.begin(want);
             }
         }
         Ok(outcome)

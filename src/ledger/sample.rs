@@ -8,6 +8,10 @@ const UNKNOWN: u64 = u64::MAX;
 /// How old a sample may be that says that nothing is left.
 const LOOK_MS: u64 = 4_000;
 
+/// How old a sample may be before somebody looks again, if something was left: a bit more than a slab lives, because the answer to the ask for
+/// the next one has a new sample.
+const FRESH_MS: u64 = 1_100;
+
 /// For how long after somebody wanted to know it is kept up to date.
 const WATCH_MS: u64 = 60_000;
 
@@ -48,6 +52,13 @@ impl Sample {
     pub(super) fn is_zero(&self, now_ms: u64) -> bool {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
         age_ms <= LOOK_MS && self.available.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether it need not be read again yet: something was left a moment ago. For short windows a moment is a quarter of one.
+    pub(super) fn is_fresh(&self, lifetime_ms: u64, now_ms: u64) -> bool {
+        let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
+        let available = self.available.load(Ordering::Relaxed);
+        age_ms <= FRESH_MS.min(lifetime_ms / 4) && available != UNKNOWN && available > 0
     }
 
     /// What was just taken here is not free any more.
@@ -98,6 +109,17 @@ mod tests {
         assert!(!sample.is_zero(105_000));
         sample.spend(1);
         assert!(sample.is_zero(105_000));
+    }
+
+    #[test]
+    fn a_sample_is_fresh_for_a_moment_if_something_was_left() {
+        let sample = Sample::default();
+        assert!(!sample.is_fresh(60_000, 0), "nobody has looked yet");
+        sample.set(5, 10_000);
+        assert!(sample.is_fresh(60_000, 11_100) && !sample.is_fresh(60_000, 11_101));
+        assert!(sample.is_fresh(1_000, 10_250) && !sample.is_fresh(1_000, 10_251), "a quarter of the window");
+        sample.spend(5);
+        assert!(!sample.is_fresh(60_000, 10_000), "nothing is left");
     }
 
     #[test]

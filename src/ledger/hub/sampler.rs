@@ -50,17 +50,28 @@ impl Drop for Touched {
     }
 }
 
-async fn sample(hub: &Hub, mut touched: Touched) {
+async fn sample(hub: &Hub, touched: Touched) {
+    // What the answer to a chain has just told need not be asked for. It is looked at again in a later round.
+    let now_ms = clock::monotonic_ms();
+    let (fresh, mut asked): (Vec<Want>, Vec<Want>) =
+        touched.0.iter().cloned().partition(|want| is_fresh(want, now_ms));
     // Those of one home go together.
-    touched.0.sort_by_key(|want| hub.shared.home(want.account.id, &[]).map(|(at, _)| at));
     let home = |want: &Want| hub.shared.home(want.account.id, &[]).map(|(at, _)| at);
-    let same_home = touched.0.chunk_by(|one, next| home(one) == home(next));
+    asked.sort_by_key(home);
+    let same_home = asked.chunk_by(|one, next| home(one) == home(next));
     let parts = same_home.flat_map(|part| part.chunks(WANTS_PER_ASK));
-    let again = join_all(parts.map(|part| sample_part(hub, part))).await.concat();
+    let mut again = join_all(parts.map(|part| sample_part(hub, part))).await.concat();
+    again.extend(fresh);
     drop(touched);
     for want in again {
         hub.shared.touch_want(&want);
     }
+}
+
+/// What is owed has to be known as early as ever.
+fn is_fresh(want: &Want, now_ms: u64) -> bool {
+    let lifetime_ms = u64::from(want.lifetime_seconds.get()) * 1000;
+    want.overage != Overage::Repay && want.account.behind_hub().sample.is_fresh(lifetime_ms, now_ms)
 }
 
 /// Looks at some; those that are to be looked at again.

@@ -23,8 +23,11 @@ use crate::retry::backoff::Backoff;
 use crate::tls::Broken;
 use crate::trace::{Batch, Link};
 
-/// How often it is looked whether a hub has said anything. It is asked to every second time.
+/// How often it is looked whether a hub has said anything.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A hub that has said nothing at so many looks, which is 1 s, is asked whether it is there; and at every second one after that.
+const PING_LOOKS: u32 = 4;
 
 /// A hub that has said nothing at so many looks in a row, which is 2 s, is not asked until it answers again. Looks are counted
 /// instead of time, so that a sidecar that stood still itself doesn't blame the hub.
@@ -166,7 +169,8 @@ impl Stream<'_> {
                     if self.silent_looks > SILENT_LOOKS {
                         return "it has said nothing for 2 s".to_owned();
                     }
-                    self.is_ping_due = self.silent_looks.is_multiple_of(2);
+                    self.is_ping_due |=
+                        self.silent_looks >= PING_LOOKS && self.silent_looks.is_multiple_of(2);
                 }
             }
         }

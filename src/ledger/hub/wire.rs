@@ -16,7 +16,7 @@ use crate::limit::{BitSet, LeaseId, Overage};
 
 /// Of the protocol. A side of another major version can't be understood; of another minor version it can.
 pub(crate) const MAJOR: u32 = 1;
-pub(crate) const MINOR: u32 = 1;
+pub(crate) const MINOR: u32 = 2;
 
 /// What one ask may be long, encoded: less than a message, so that it fits into one with others.
 pub(crate) const ASK_BYTES_MAX: usize = 768 << 10;

@@ -14,8 +14,9 @@ const RELEASES_MAX: usize = 4096;
 /// Amounts for which a hub says when they fit.
 const REPAID_MAX: usize = 16;
 
-/// What became of a chain; `owing` is what is known of a limit that refused it for a debt.
-pub(crate) fn outcome(outcome: &Outcome, owing: Option<pb::Sample>) -> What {
+/// What became of a chain; `owing` is what is known of a limit that refused it for a debt, `samples` what is known of those that it takes
+/// from.
+pub(crate) fn outcome(outcome: &Outcome, owing: Option<pb::Sample>, samples: Vec<pb::Sample>) -> What {
     let refusal = match outcome.verdict {
         Verdict::Done => None,
         Verdict::Refused(refusal) => Some(pb::Refusal {
@@ -31,6 +32,7 @@ pub(crate) fn outcome(outcome: &Outcome, owing: Option<pb::Sample>) -> What {
         available: outcome.available.to_vec(),
         is_repeat: outcome.is_repeat,
         taken: outcome.taken.to_vec(),
+        samples,
     })
 }
 

@@ -93,7 +93,9 @@ fn an_outcome_arrives_as_it_was_sent() {
         },
     ];
     for sent in sent {
-        let pb::answer::What::Outcome(message) = outcome(&sent, None) else { panic!("an outcome") };
+        let pb::answer::What::Outcome(message) = outcome(&sent, None, Vec::new()) else {
+            panic!("an outcome")
+        };
         assert_eq!(read_outcome(&message, 4), Ok(sent));
     }
     let beyond = pb::Refusal { index: 4, code: pb::RefusalCode::InDebt.into(), ..Default::default() };
