@@ -35,7 +35,11 @@ pub fn address(hub: &TestApp) -> String {
 
 /// A sidecar of these hubs, with these limits.
 pub fn sidecar(limits: &str, hubs: &[&TestApp]) -> Builder {
-    let addresses = hubs.iter().map(|hub| address(hub)).collect();
+    sidecar_of(limits, hubs.iter().map(|hub| address(hub)).collect())
+}
+
+/// A sidecar of the hubs at these addresses.
+pub fn sidecar_of(limits: &str, addresses: Vec<String>) -> Builder {
     TestApp::with_limits(limits).and_settings(move |settings| {
         settings.ledger.uri = LedgerUri::Hub { addresses };
         settings.ledger.timeout_ms = 5_000;

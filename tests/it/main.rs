@@ -99,6 +99,7 @@ mod hub_peers;
 mod hub_process;
 mod hub_rows;
 mod hub_tls;
+mod hub_versions;
 
 mod chart;
 mod demo;
