@@ -122,12 +122,16 @@ impl Control {
     /// Gives back the slabs that this instance holds of limits that were lowered or are gone.
     fn give_slabs_back(&self, live: Arc<Snapshot>) {
         let service = Arc::clone(&self.service);
-        // There may be many, each found by its key: not on a thread that answers. Nobody waits for it.
-        let job = tokio::task::spawn_blocking(move || {
+        let job = move || {
             let spec_of = |account: &Account| live.registry.spec_of(account.key.as_str()).cloned();
             service.admission.ledger.limits_changed(&spec_of);
-        });
-        drop(self.tasks.run_to_the_end(job));
+        };
+        // There may be many, each found by its key: not on a thread that answers. Nobody waits for it.
+        drop(self.tasks.run_to_the_end(async move {
+            if let Err(error) = tokio::task::spawn_blocking(job).await {
+                tracing::error!(%error, "slabs of limits that changed were not given back; they are when they end");
+            }
+        }));
     }
 
     /// Forgets limits of the API that files have.

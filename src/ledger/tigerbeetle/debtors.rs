@@ -11,8 +11,11 @@ use crate::ledger::debt_log::{DebtChange, DebtLog};
 use crate::ledger::{Account, Schedule};
 use crate::limit::LimitId;
 
-/// Limits at most: a kilobyte each, and a look at each once a second.
+/// Limits at most: a kilobyte each beside their keys, and a look at each once a second.
 const DEBTORS_MAX: usize = 10_000;
+
+/// What their keys may hold together. A key has what callers send in it.
+const KEY_BYTES_MAX: usize = 16 << 20;
 
 /// How old may be what is known of a debt.
 const LOOK_INTERVAL_MS: u64 = 1_000;
@@ -22,10 +25,16 @@ const STEPS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Debtors {
-    all: parking_lot::Mutex<AHashMap<LimitId, Debtor>>,
+    all: parking_lot::Mutex<AllDebtors>,
     /// One is due earlier than was known.
     pub hurry: Notify,
     log: DebtLog,
+}
+
+#[derive(Debug, Default)]
+struct AllDebtors {
+    by_id: AHashMap<LimitId, Debtor>,
+    key_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -59,16 +68,18 @@ impl Debtors {
 
     fn enter(&self, account: &Arc<Account>, owed: u64, now_ms: u64, is_more: bool) {
         let mut all = self.all.lock();
-        let is_known = all.contains_key(&account.id);
-        if let Some(debtor) = all.get_mut(&account.id) {
+        let is_known = all.by_id.contains_key(&account.id);
+        let key_bytes = all.key_bytes + account.key.as_str().len();
+        if let Some(debtor) = all.by_id.get_mut(&account.id) {
             if !is_more {
                 return;
             }
             debtor.due_ms = now_ms;
-        } else if all.len() < DEBTORS_MAX {
+        } else if all.by_id.len() < DEBTORS_MAX && key_bytes <= KEY_BYTES_MAX {
             let debtor =
                 Debtor { account: Arc::clone(account), due_ms: now_ms, expected_ms: None, forecast: None };
-            all.insert(account.id, debtor);
+            all.by_id.insert(account.id, debtor);
+            all.key_bytes = key_bytes;
         }
         drop(all);
         if owed > 0 && !is_known {
@@ -79,20 +90,26 @@ impl Debtors {
 
     /// It owes nothing any more, or doesn't repay.
     pub(super) fn remove(&self, account: &Account, now_ms: u64) {
-        if self.all.lock().remove(&account.id).is_some() {
+        let mut all = self.all.lock();
+        let removed = all.by_id.remove(&account.id);
+        if removed.is_some() {
+            all.key_bytes -= account.key.as_str().len();
+        }
+        drop(all);
+        if removed.is_some() {
             self.log.write(&DebtChange::Paid { key: account.key.clone() }, now_ms);
         }
     }
 
     /// When the next one is due.
     pub(super) fn next_due_ms(&self) -> Option<u64> {
-        self.all.lock().values().map(|debtor| debtor.due_ms).min()
+        self.all.lock().by_id.values().map(|debtor| debtor.due_ms).min()
     }
 
     /// Those that are due. They are due again a second later, or when something should come back.
     pub(super) fn take_due(&self, most: usize, now_ms: u64) -> Vec<Due> {
         let mut all = self.all.lock();
-        let due = all.values_mut().filter(|debtor| debtor.due_ms <= now_ms).take(most);
+        let due = all.by_id.values_mut().filter(|debtor| debtor.due_ms <= now_ms).take(most);
         due.map(|debtor| {
             debtor.due_ms = now_ms + LOOK_INTERVAL_MS;
             let expected_ms = debtor.expected_ms.filter(|at_ms| *at_ms > now_ms);
@@ -104,7 +121,7 @@ impl Debtors {
 
     /// Something should come back at `expected_ms`. What comes after the debt is unknown where `forecast` isn't whole.
     pub(super) fn foresee(&self, account: &Account, expected_ms: Option<u64>, forecast: Schedule) {
-        if let Some(debtor) = self.all.lock().get_mut(&account.id) {
+        if let Some(debtor) = self.all.lock().by_id.get_mut(&account.id) {
             debtor.due_ms = expected_ms.map_or(debtor.due_ms, |at_ms| debtor.due_ms.min(at_ms));
             debtor.expected_ms = expected_ms;
             debtor.forecast = forecast.is_whole.then(|| forecast.coarse(STEPS_MAX));
@@ -120,7 +137,7 @@ impl Debtors {
         now_ms: u64,
     ) -> Option<u64> {
         let all = self.all.lock();
-        all.get(&account.id)?.forecast.as_ref()?.fits_at_ms(amount, capacity, now_ms)
+        all.by_id.get(&account.id)?.forecast.as_ref()?.fits_at_ms(amount, capacity, now_ms)
     }
 }
 
@@ -156,7 +173,18 @@ mod tests {
     fn their_number_is_bounded() {
         let debtors = Debtors::default();
         (0..=DEBTORS_MAX).for_each(|n| debtors.add(&account(&n.to_string()), 5, 100));
-        assert_eq!(debtors.all.lock().len(), DEBTORS_MAX);
+        assert_eq!(debtors.all.lock().by_id.len(), DEBTORS_MAX);
         assert_eq!(debtors.take_due(7, 100).len(), 7);
+    }
+
+    #[test]
+    fn their_keys_are_bounded_in_bytes() {
+        let debtors = Debtors::default();
+        let long = |n: usize| account(&format!("{n}{}", "x".repeat(60_000)));
+        (0..1_000).for_each(|n| debtors.add(&long(n), 5, 100));
+        let count = debtors.all.lock().by_id.len();
+        assert!(count < KEY_BYTES_MAX / 60_000 + 1 && debtors.all.lock().key_bytes <= KEY_BYTES_MAX, "{count}");
+        (0..1_000).for_each(|n| debtors.remove(&long(n), 200));
+        assert_eq!(debtors.all.lock().key_bytes, 0, "what was refused is not taken off");
     }
 }
