@@ -169,6 +169,16 @@ impl Chain {
             |transfer: &Transfer| matches!(transfer.action, Action::Reserve(_) | Action::TakeUpTo(_));
         self.transfers.iter().all(reserves)
     }
+
+    /// The accounts that it took from, each with how much that was; `taken` is what each `TakeUpTo` took.
+    pub(crate) fn amounts_taken<'c>(&'c self, taken: &'c [u64]) -> impl Iterator<Item = (&'c Account, u64)> {
+        let mut taken = taken.iter();
+        self.transfers.iter().filter_map(move |transfer| match transfer.action {
+            Action::Reserve(hold) => Some((&*transfer.account, hold.amount)),
+            Action::TakeUpTo(_) => Some((&*transfer.account, taken.next().copied().unwrap_or(0))),
+            _ => None,
+        })
+    }
 }
 
 /// Some of the transfers of a chain, by their places in it.

@@ -67,7 +67,7 @@ impl Table {
             let answers = Arc::new(AtomicU64::new(0));
             let calls: Vec<_> = sidecars
                 .iter()
-                .map(|sidecar| tokio::spawn(ask_evenly(sidecar.grpc.clone(), Arc::clone(&answers))))
+                .map(|sidecar| tokio::spawn(ask_in_bursts(sidecar.grpc.clone(), Arc::clone(&answers))))
                 .collect();
             tokio::time::sleep(STEADY_AFTER).await;
             let before = (answers.load(Ordering::Relaxed), hub.process.usage().cpu_seconds);
@@ -106,7 +106,7 @@ fn exact<'a>(name: &'a str, server: &'a Server, shape: Shape) -> Subject<'a> {
 }
 
 /// One caller of a sidecar, until it is stopped.
-async fn ask_evenly(grpc: String, answers: Arc<AtomicU64>) {
+async fn ask_in_bursts(grpc: String, answers: Arc<AtomicU64>) {
     let client = RateLimitServiceClient::connect(format!("http://{grpc}")).await.unwrap();
     let entry = Entry { key: "one".into(), value: "x".into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };

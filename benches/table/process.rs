@@ -176,7 +176,7 @@ pub fn sluice(ledger: &str) -> Command {
     sluice_in(&config_dir(), ledger)
 }
 
-/// The same with files of its own. Whoever reads files wakes all who watch them.
+/// The same with limits files of its own. Whoever reads files wakes all who watch them.
 pub fn sluice_called(name: &str, ledger: &str) -> Command {
     sluice_in(&config(&format!("config-{name}"), SETTINGS), ledger)
 }

@@ -39,7 +39,9 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
         Ask::Apply(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
             let result = newcomers::apply(hub, &chain).await;
-            outcome(ledger, &chain, result, samples(ledger, &chain))
+            let is_done = result.as_ref().is_ok_and(|outcome| outcome.verdict == Verdict::Done);
+            let samples = if is_done { samples(ledger, &chain) } else { Vec::new() };
+            outcome(ledger, &chain, result, samples)
         }
         Ask::Complete(chain) => {
             let chain = wire::read_chain(&chain, &account)?;
@@ -106,19 +108,27 @@ fn outcome(
     };
     let owing = match result.verdict {
         Verdict::Refused(Refusal { code: RefusalCode::InDebt, index, .. }) => {
-            chain.transfers.get(index).and_then(|transfer| sample_of(ledger, transfer))
+            chain.transfers.get(index).and_then(|transfer| owing(ledger, transfer))
         }
         _ => None,
     };
     wire::outcome(&result, owing, samples)
 }
 
-/// What is known of the accounts that a chain takes from.
+/// What is left of the limits that a chain takes from, as far as is known.
 fn samples(ledger: &Rotation<Backend>, chain: &Chain) -> Vec<pb::Sample> {
-    chain.transfers.iter().filter_map(|transfer| sample_of(ledger, transfer)).collect()
+    let left = |transfer: &Transfer| {
+        let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = transfer.action else { return None };
+        let kind = Kind::Rolling { window_seconds: hold.lifetime_seconds };
+        let spec = LimitSpec::of_another(kind, hold.capacity, hold.overage);
+        let available = ledger.sample(&transfer.account, &spec);
+        Some(pb::Sample { available, ..Default::default() })
+    };
+    chain.transfers.iter().filter_map(left).collect()
 }
 
-fn sample_of(ledger: &Rotation<Backend>, transfer: &Transfer) -> Option<pb::Sample> {
+/// What is known of the limit that refused a chain because it owes.
+fn owing(ledger: &Rotation<Backend>, transfer: &Transfer) -> Option<pb::Sample> {
     let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = transfer.action else { return None };
     let want = Want {
         account: Arc::clone(&transfer.account),

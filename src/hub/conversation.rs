@@ -43,10 +43,10 @@ const ASK_BYTES: usize = 1024;
 /// Answers in one message at most.
 const ANSWERS_PER_MESSAGE: usize = 1024;
 
-/// How often it is looked whether the sidecar has said anything. It says something every second.
+/// How often it is looked whether the sidecar has said anything. It pings a hub that says nothing for a second.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sidecar that has said nothing at so many looks in a row, which is 30 s, is gone.
+/// A sidecar that has said nothing at so many looks in a row, which is 30 to 40 s, is gone.
 const SILENT_LOOKS: u32 = 3;
 
 /// A sidecar that doesn't take its answers for so long is gone.
@@ -195,6 +195,8 @@ impl Conversation {
                 // The hub lives longer than this.
                 Ok(()) = self.status.changed() => {
                     let status = Some(self.status.borrow_and_update().clone());
+                    // What the sidecar has sent before it hears that is still to come.
+                    self.asked_at_ms = clock::monotonic_ms();
                     if let Err(end) = self.say(pb::HubMessage { status, ..Default::default() }).await {
                         return end;
                     }
@@ -237,7 +239,6 @@ impl Conversation {
             }
         }
         if message.ping != 0 {
-            self.call.is_answered(false, clock::monotonic_ms());
             let status = Some(self.status.borrow_and_update().clone());
             self.say(pb::HubMessage { pong: message.ping, status, ..Default::default() }).await?;
         } else if !self.answers.is_empty() {
@@ -290,6 +291,7 @@ impl Conversation {
         message.answers = std::mem::take(&mut self.answers);
         match tokio::time::timeout(TAKEN_WITHIN, self.out.send(Ok(message))).await {
             Ok(Ok(())) => {
+                self.call.is_answered(false, clock::monotonic_ms());
                 self.unsent.drain(..).for_each(UnsentLease::sent);
                 Ok(())
             }

@@ -121,13 +121,14 @@ impl Hub {
             self.ask(first.account.id, what, Some(chain), timeout).await?
         };
         let was_lost = answered.was_lost;
-        let Answer::Outcome(outcome) = answered.expect()? else { return Err(unexpected()) };
+        let Answer::Outcome(mut outcome) = answered.expect()? else { return Err(unexpected()) };
         self.shared.note_debts(chain, &outcome);
-        if !is_completion {
-            self.shared.note_samples(chain, &outcome);
-        }
+        let samples = std::mem::take(&mut outcome.samples);
         let outcome =
             wire::read_outcome(&outcome, chain.transfers.len()).map_err(LedgerError::Unavailable)?;
+        if outcome.verdict == Verdict::Done && !is_completion {
+            note_samples(chain, &outcome, &samples);
+        }
         Ok(if was_lost { of_first_sending(outcome, chain) } else { outcome })
     }
 
@@ -153,6 +154,19 @@ const WANTS_PER_ASK: usize = 256;
 
 fn unexpected() -> LedgerError {
     LedgerError::Unavailable("the hub answered something else than it was asked".to_owned())
+}
+
+/// What is left of the limits that a chain took from. Where a hub says nothing of one, what was taken is not free any more.
+fn note_samples(chain: &Chain, outcome: &Outcome, samples: &[pb::Sample]) {
+    let now_ms = clock::monotonic_ms();
+    let mut samples = samples.iter();
+    for (account, amount) in chain.amounts_taken(&outcome.taken) {
+        let sample = &account.behind_hub().sample;
+        match samples.next().and_then(|sample| sample.available) {
+            Some(available) => sample.told(available, now_ms),
+            None => sample.spend(amount),
+        }
+    }
 }
 
 /// What the answer to a second sending says about the first one, whose answer was lost. If the transfers exist, they are taken to be from

@@ -8,8 +8,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// How old a sample may be that says that nothing is left.
 const LOOK_MS: u64 = 4_000;
 
-/// How old a sample may be before somebody looks again, if something was left: a bit more than a slab lives, because the answer to the ask for
-/// the next one has a new sample.
+/// For how long nobody looks after an answer has told what is left: a bit longer than a slab lives, because the answer to the ask for the
+/// next one tells it again.
 const FRESH_MS: u64 = 1_100;
 
 /// For how long after somebody wanted to know it is kept up to date.
@@ -20,6 +20,8 @@ pub(super) struct Sample {
     /// What was free then, less what was taken here since.
     available: AtomicU64,
     at_ms: AtomicU64,
+    /// When the answer to a chain last had it in it.
+    told_at_ms: AtomicU64,
     /// Somebody is about to look.
     sampling: AtomicBool,
 }
@@ -29,6 +31,7 @@ impl Default for Sample {
         Self {
             available: AtomicU64::new(UNKNOWN),
             at_ms: AtomicU64::new(0),
+            told_at_ms: AtomicU64::new(0),
             sampling: AtomicBool::new(false),
         }
     }
@@ -54,11 +57,19 @@ impl Sample {
         age_ms <= LOOK_MS && self.available.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether it need not be read again yet: something was left a moment ago. For short windows a moment is a quarter of one.
+    /// The answer to a chain that was done had it in it.
+    pub(super) fn told(&self, available: u64, now_ms: u64) {
+        self.set(available, now_ms);
+        self.told_at_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Whether it need not be read yet: an answer has told a moment ago that something is left. For short windows a moment is a quarter of
+    /// one.
     pub(super) fn is_fresh(&self, lifetime_ms: u64, now_ms: u64) -> bool {
-        let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
-        let available = self.available.load(Ordering::Relaxed);
-        age_ms <= FRESH_MS.min(lifetime_ms / 4) && available != UNKNOWN && available > 0
+        let told_ms = self.told_at_ms.load(Ordering::Relaxed);
+        let age_ms = now_ms.saturating_sub(told_ms);
+        let is_left = self.available.load(Ordering::Relaxed) > 0;
+        told_ms > 0 && age_ms <= FRESH_MS.min(lifetime_ms / 4) && is_left
     }
 
     /// What was just taken here is not free any more.
@@ -115,7 +126,9 @@ mod tests {
     fn a_sample_is_fresh_for_a_moment_if_something_was_left() {
         let sample = Sample::default();
         assert!(!sample.is_fresh(60_000, 0), "nobody has looked yet");
-        sample.set(5, 10_000);
+        sample.set(5, 9_000);
+        assert!(!sample.is_fresh(60_000, 9_000), "nobody was told");
+        sample.told(5, 10_000);
         assert!(sample.is_fresh(60_000, 11_100) && !sample.is_fresh(60_000, 11_101));
         assert!(sample.is_fresh(1_000, 10_250) && !sample.is_fresh(1_000, 10_251), "a quarter of the window");
         sample.spend(5);

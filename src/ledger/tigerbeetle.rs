@@ -232,10 +232,8 @@ impl Ledger for TigerBeetle {
         }
         Decrease::note(chain, outcome.verdict, clock::monotonic_ms());
         if outcome.verdict == Verdict::Done {
-            for transfer in &chain.transfers {
-                if let Action::Reserve(hold) = transfer.action {
-                    transfer.account.known.spend_sample(hold.amount);
-                }
+            for (account, amount) in chain.amounts_taken(&outcome.taken) {
+                account.known.spend_sample(amount);
             }
         }
         Ok(outcome)

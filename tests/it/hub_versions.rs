@@ -1,4 +1,4 @@
-//! Sidecars and hubs of different versions. The hub of another version is a real one behind a relay that takes out what that
+//! A sidecar at hubs of other versions. The hub of another version is a real one behind a relay that takes out what that
 //! version doesn't know, from what it hears and from what it says.
 
 use std::net::SocketAddr;
@@ -137,7 +137,7 @@ async fn a_sidecar_uses_a_hub_that_is_older() {
     let lease = queue(&sidecar, &ask("held", 1)).await;
     assert!(lease.status >= 400 && lease.body.contains("newer"), "an old hub keeps no places: {lease:?}");
     let samples = samples_while_hot(&relay, &sidecar).await;
-    assert!(samples >= 3, "its answers have no samples, so they are asked for: {samples}");
+    assert!(samples >= 4, "its answers have no samples, so they are asked for: {samples}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,5 +146,5 @@ async fn a_busy_sidecar_has_its_samples_from_answers() {
     let relay = Relay::to(&hub, 2).await;
     let sidecar = relay.sidecar().await;
     let samples = samples_while_hot(&relay, &sidecar).await;
-    assert!(samples <= 1, "asked for {samples} times in three seconds");
+    assert!(samples <= 2, "asked for {samples} times in three seconds");
 }

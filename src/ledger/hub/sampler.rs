@@ -15,7 +15,7 @@ use crate::clock;
 use crate::ledger::{Ledger, Want};
 use crate::limit::Overage;
 
-/// How old a sample gets.
+/// How old a sample gets, unless answers tell what is left.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Every so many rounds it is looked how far limits are that are being lowered.
@@ -50,28 +50,33 @@ impl Drop for Touched {
     }
 }
 
-async fn sample(hub: &Hub, touched: Touched) {
-    // What the answer to a chain has just told need not be asked for. It is looked at again in a later round.
+async fn sample(hub: &Hub, mut touched: Touched) {
+    // What the answer to a chain has just told need not be asked for. Whoever uses that limit next touches it again.
     let now_ms = clock::monotonic_ms();
-    let (fresh, mut asked): (Vec<Want>, Vec<Want>) =
-        touched.0.iter().cloned().partition(|want| is_fresh(want, now_ms));
+    touched.0.retain(|want| {
+        let is_fresh = is_fresh(want, now_ms);
+        if is_fresh {
+            want.account.behind_hub().sample.end_sampling();
+        }
+        !is_fresh
+    });
     // Those of one home go together.
     let home = |want: &Want| hub.shared.home(want.account.id, &[]).map(|(at, _)| at);
-    asked.sort_by_key(home);
-    let same_home = asked.chunk_by(|one, next| home(one) == home(next));
+    touched.0.sort_by_key(home);
+    let same_home = touched.0.chunk_by(|one, next| home(one) == home(next));
     let parts = same_home.flat_map(|part| part.chunks(WANTS_PER_ASK));
-    let mut again = join_all(parts.map(|part| sample_part(hub, part))).await.concat();
-    again.extend(fresh);
+    let again = join_all(parts.map(|part| sample_part(hub, part))).await.concat();
     drop(touched);
     for want in again {
         hub.shared.touch_want(&want);
     }
 }
 
-/// What is owed has to be known as early as ever.
+/// What is owed, and what somebody watches, has to be known as early as ever.
 fn is_fresh(want: &Want, now_ms: u64) -> bool {
-    let lifetime_ms = u64::from(want.lifetime_seconds.get()) * 1000;
-    want.overage != Overage::Repay && want.account.behind_hub().sample.is_fresh(lifetime_ms, now_ms)
+    let (known, lifetime_ms) = (want.account.behind_hub(), u64::from(want.lifetime_seconds.get()) * 1000);
+    let is_watched = want.overage == Overage::Repay || known.watched.is_so(now_ms);
+    !is_watched && known.sample.is_fresh(lifetime_ms, now_ms)
 }
 
 /// Looks at some; those that are to be looked at again.

@@ -219,22 +219,6 @@ impl Shared {
         touched
     }
 
-    /// What an answer says of what is left of the limits that a chain takes from. Where a hub says nothing of one, what was taken is not
-    /// free any more.
-    pub(super) fn note_samples(&self, chain: &Chain, outcome: &pb::Outcome) {
-        let now_ms = clock::monotonic_ms();
-        let mut samples = outcome.samples.iter();
-        for Transfer { account, action } in &chain.transfers {
-            let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
-            let sample = &account.behind_hub().sample;
-            match samples.next().and_then(|sample| sample.available) {
-                Some(available) => sample.set(available, now_ms),
-                None if outcome.refusal.is_none() => sample.spend(hold.amount),
-                None => {}
-            }
-        }
-    }
-
     /// What an answer says of the debts of a chain's limits.
     pub(super) fn note_debts(&self, chain: &Chain, outcome: &pb::Outcome) {
         let now_ms = clock::monotonic_ms();

@@ -183,7 +183,10 @@ mod tests {
         let long = |n: usize| account(&format!("{n}{}", "x".repeat(60_000)));
         (0..300).for_each(|n| debtors.add(&long(n), 5, 100));
         let count = debtors.all.lock().by_id.len();
-        assert!(count < KEY_BYTES_MAX / 60_000 + 1 && debtors.all.lock().key_bytes <= KEY_BYTES_MAX, "{count}");
+        assert!(
+            count < KEY_BYTES_MAX / 60_000 + 1 && debtors.all.lock().key_bytes <= KEY_BYTES_MAX,
+            "{count}"
+        );
         (0..300).for_each(|n| debtors.remove(&long(n), 200));
         assert_eq!(debtors.all.lock().key_bytes, 0, "what was refused is not taken off");
     }
