@@ -140,10 +140,8 @@ impl Server {
         let unread = Arc::new(Unread::default());
         let stream = Watched::new(stream, Arc::clone(&unread));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
-        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
-        let answer = service_fn(move |request| {
-            Box::pin(Arc::clone(&front).answer(Arc::clone(&connection), Arc::clone(&unread), request))
-        });
+        let answer =
+            service_fn(move |request| Arc::clone(&front).answer(&connection, Arc::clone(&unread), request));
         let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
         let served = self.http.serve_connection(stream, answer);
         let (age, stop) = (self.age, self.stop.clone());

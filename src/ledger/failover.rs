@@ -135,7 +135,8 @@ impl<L: Ledger> Ledger for Failover<L> {
                 self.note_reserved(chain, &outcome);
                 Ok(outcome)
             }
-            Err(error) => self.instead(chain, error).await,
+            // On the heap: it is seldom needed, and every decision would carry the space for it.
+            Err(error) => Box::pin(self.instead(chain, error)).await,
         }
     }
 

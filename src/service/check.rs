@@ -81,8 +81,9 @@ impl Service {
             let reports = check.completions.iter().map(|completion| completion.report);
             Box::pin(self.complete_reports(check.domain, reports)).await;
         }
-        let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None, told: None };
-        if !check.asks.is_empty() {
+        let mut checked = if check.asks.is_empty() {
+            Checked { statuses: SmallVec::new(), denial: None, lease: None, told: None }
+        } else {
             let snapshot = self.live.load_full();
             let is_retry = take_retry_marks(&mut check.asks, &snapshot.retry.budget.descriptor_key);
             let request =
@@ -92,7 +93,7 @@ impl Service {
                 self.record_asked(&snapshot, &request, &decision);
             }
             let late = decision.late.take();
-            checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
+            let lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
                 let issued = self.leases.issue(&lease, "");
                 let unsent = if issued.is_some() {
                     Some(UnsentLease::lease(self, lease.id.clone(), undo))
@@ -106,15 +107,14 @@ impl Service {
                 // A lease that has no token can still be completed here.
                 CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }
             });
-            (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
+            let (statuses, denial) = (decision.statuses, decision.denial);
             if let Some(late) = late {
                 // After the lease is tied to its answer: a caller that leaves while this waits gives it back.
                 Box::pin(self.charge_late(late)).await;
             }
-            if self.tells.dynamic_metadata {
-                checked.told = Some(told(&snapshot.registry, &request, &checked.statuses));
-            }
-        }
+            let told = self.tells.dynamic_metadata.then(|| told(&snapshot.registry, &request, &statuses));
+            Checked { statuses, denial, lease, told }
+        };
         if self.tells.dynamic_metadata && checked.told.is_none() {
             checked.told = Some(Vec::new());
         }

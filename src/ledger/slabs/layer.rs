@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::chain::Split;
+use self::chain::{Split, is_final};
 use self::guards::{EndId, PutBack};
 use super::core::{Aside, Asks, Bell, Core, Decision, Settled};
 use super::limit::{Outside, Shown};
@@ -239,38 +239,30 @@ impl<L: Ledger + 'static> Shared<L> {
     }
 }
 
-/// Whether the same request gets this answer again. The answer of a limit that is being lowered, or that owes, soon changes.
-fn is_final(verdict: &Verdict) -> bool {
-    match verdict {
-        Verdict::Done => true,
-        Verdict::Refused(refusal) => {
-            matches!(refusal.code, RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed)
-        }
-        Verdict::NotAsked => false,
-    }
-}
-
 impl<L: Ledger + 'static> Ledger for Slabs<L> {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         let shared = &self.shared;
-        let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
-        let Some(split) = split else { return shared.ledger.apply(chain).await };
-        // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
-        let first = match chain.keep {
-            Keep::Name => None,
-            _ => Some(shared.decide(&split, 0)),
-        };
-        if let Some(NextStep::Answered(outcome)) = first {
-            return Ok(outcome);
-        }
-        let answer = async {
-            match first {
-                Some(step) => shared.answer(chain, &split, step).await,
-                None => shared.answer_once(chain, &split).await,
+        // In a scope of its own: while it waits, a decision carries no space for any of this.
+        let waiting = {
+            let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
+            // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
+            let first = match (&split, chain.keep) {
+                (None, _) | (_, Keep::Name) => None,
+                (Some(split), _) => Some(shared.decide(split, 0)),
+            };
+            if let Some(NextStep::Answered(outcome)) = first {
+                return Ok(outcome);
             }
+            split.map(|split| {
+                Box::pin(tokio::time::timeout(shared.timeout, async move {
+                    match first {
+                        Some(step) => shared.answer(chain, &split, step).await,
+                        None => shared.answer_once(chain, &split).await,
+                    }
+                }))
+            })
         };
-        // On the heap: what slabs answer at once carries no space for waiting.
-        let answer = Box::pin(tokio::time::timeout(shared.timeout, answer));
+        let Some(answer) = waiting else { return shared.ledger.apply(chain).await };
         let late = |_| LedgerError::TimedOut(u64::try_from(shared.timeout.as_millis()).unwrap_or(u64::MAX));
         answer.await.map_err(late)?
     }
