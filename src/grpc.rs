@@ -113,7 +113,7 @@ pub(crate) async fn serve(
         .add_service(reflection.max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(reflection_alpha.max_decoding_message_size(MESSAGE_BYTES_MAX));
     let reflections = Arc::new(Semaphore::new(REFLECTIONS_MAX));
-    let server = Server {
+    let server = GrpcServer {
         front: Arc::new(Front { service, routes: routes.prepare(), reflections }),
         http: http(Calls(Arc::clone(&port))),
         age,
@@ -125,7 +125,7 @@ pub(crate) async fn serve(
     server.connections.wait().await;
 }
 
-struct Server {
+struct GrpcServer {
     front: Arc<Front>,
     http: http2::Builder<Calls>,
     age: Option<ConnectionAge>,
@@ -133,7 +133,7 @@ struct Server {
     connections: TaskTracker,
 }
 
-impl Server {
+impl GrpcServer {
     fn connect(&self, stream: Transport, place: Place) {
         let (front, connection) = (Arc::clone(&self.front), Arc::clone(&place.connection));
         let open = front.service.connection();

@@ -55,7 +55,7 @@ pub(crate) struct LeaseTable {
 
 #[derive(Debug, Default)]
 struct Inner {
-    entries: Vec<Entry>,
+    entries: Vec<LeaseEntry>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
     /// The first entry of each tick at which some end.
@@ -65,7 +65,7 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LeaseEntry {
     id: u128,
     bytes: Box<[u8]>,
     ends_ms: u64,
@@ -81,7 +81,7 @@ struct Entry {
     unsent: u16,
 }
 
-impl Entry {
+impl LeaseEntry {
     fn new(id: u128, bytes: Box<[u8]>, ends_ms: u64, state: LeaseState) -> Self {
         let ends_ms = ends_ms.checked_next_multiple_of(TICK_MS).unwrap_or(u64::MAX);
         let (before, after) = (NONE, NONE);
@@ -112,7 +112,7 @@ impl LeaseTable {
         if let Some(at) = inner.find(id) {
             return inner.again(at, is_same);
         }
-        let entry = Entry { unsent: 1, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
+        let entry = LeaseEntry { unsent: 1, ..LeaseEntry::new(id, bytes, ends_ms, LeaseState::Open) };
         inner.insert(entry, self.places_max);
         Opened::New
     }
@@ -128,7 +128,8 @@ impl LeaseTable {
     pub(crate) fn open_alias(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64) {
         let mut inner = self.inner.lock();
         if inner.find(id).is_none() {
-            let entry = Entry { is_alias: true, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
+            let entry =
+                LeaseEntry { is_alias: true, ..LeaseEntry::new(id, bytes, ends_ms, LeaseState::Open) };
             inner.insert(entry, self.places_max);
         }
     }
@@ -175,7 +176,7 @@ impl LeaseTable {
             Some(at) if inner.entries[at as usize].state == LeaseState::Completed => return false,
             Some(at) => inner.remove(at).bytes,
         };
-        inner.insert(Entry::new(id, bytes, ends_ms, LeaseState::Completed), self.places_max);
+        inner.insert(LeaseEntry::new(id, bytes, ends_ms, LeaseState::Completed), self.places_max);
         true
     }
 
@@ -221,7 +222,7 @@ impl Inner {
         Opened::Again(self.record(at))
     }
 
-    fn insert(&mut self, entry: Entry, places_max: usize) {
+    fn insert(&mut self, entry: LeaseEntry, places_max: usize) {
         let (id, ends_ms, places) = (entry.id, entry.ends_ms, entry.places());
         if places > places_max {
             return;
@@ -250,8 +251,8 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, at: u32) -> Entry {
-        let gone = Entry::new(0, Box::default(), 0, LeaseState::Open);
+    fn remove(&mut self, at: u32) -> LeaseEntry {
+        let gone = LeaseEntry::new(0, Box::default(), 0, LeaseState::Open);
         let entry = std::mem::replace(&mut self.entries[at as usize], gone);
         let hash = self.hasher.hash_one(entry.id);
         if let Ok(there) = self.by_id.find_entry(hash, |&other| other == at) {

@@ -42,7 +42,7 @@ pub(crate) struct Tells {
 
 /// What is told of one descriptor.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ToldDescriptor {
     /// Its limit is in quota mode.
     pub(crate) is_quota: bool,
     pub(crate) is_over: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Checked {
     /// If a completion is needed.
     pub(crate) lease: Option<CheckLease>,
     /// One per descriptor, if it is to be told.
-    pub(crate) told: Option<Vec<Told>>,
+    pub(crate) told: Option<Vec<ToldDescriptor>>,
 }
 
 /// The lease of a call.
@@ -121,7 +121,7 @@ impl Service {
         for completion in &check.completions {
             checked.statuses.insert(completion.index, DescriptorStatus::bare());
             if let Some(told) = &mut checked.told {
-                told.insert(completion.index, Told::default());
+                told.insert(completion.index, ToldDescriptor::default());
             }
         }
         Ok(checked)
@@ -129,10 +129,14 @@ impl Service {
 }
 
 /// Looked up once more, so that decisions don't carry what hardly any answer needs.
-fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorStatus]) -> Vec<Told> {
+fn told(
+    registry: &Registry,
+    request: &Request<'_, '_>,
+    statuses: &[DescriptorStatus],
+) -> Vec<ToldDescriptor> {
     let tell = |(ask, status): (&Ask<'_>, &DescriptorStatus)| {
         let node = registry.node(request.domain, ask).filter(|node| !node.rules.is_empty());
-        Told {
+        ToldDescriptor {
             is_quota: node.is_some_and(|node| node.quota),
             is_over: status.is_over,
             metadata: node.and_then(|node| node.metadata.clone()),

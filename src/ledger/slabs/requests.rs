@@ -16,7 +16,7 @@ const FORGET_MAX: usize = 4;
 
 /// What is known of an id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen<V> {
+pub enum RequestState<V> {
     /// Nothing: it is under way from now on. The caller must end it.
     New,
     /// Its first call has no answer yet.
@@ -27,14 +27,14 @@ pub enum Seen<V> {
 /// Ids in the order in which they first came. No call takes longer the more ids there are.
 #[derive(Debug)]
 pub struct Requests<V> {
-    answers: AHashMap<u128, Known<V>>,
+    answers: AHashMap<u128, KnownRequest<V>>,
     /// When each came. One that failed stays here, and means nothing any more.
     order: VecDeque<(u64, u128)>,
     ids_max: usize,
 }
 
 #[derive(Debug)]
-struct Known<V> {
+struct KnownRequest<V> {
     came_ms: u64,
     /// `None` while it is under way.
     answer: Option<V>,
@@ -45,20 +45,20 @@ impl<V: Clone> Requests<V> {
         Self { answers: AHashMap::new(), order: VecDeque::new(), ids_max }
     }
 
-    pub fn begin(&mut self, id: u128, now_ms: u64) -> Seen<V> {
+    pub fn begin(&mut self, id: u128, now_ms: u64) -> RequestState<V> {
         self.forget_old(now_ms);
         match self.answers.get(&id) {
             Some(known) if is_old(known.came_ms, now_ms) => {}
-            Some(Known { answer: None, .. }) => return Seen::UnderWay,
-            Some(Known { answer: Some(answer), .. }) => return Seen::Answered(answer.clone()),
+            Some(KnownRequest { answer: None, .. }) => return RequestState::UnderWay,
+            Some(KnownRequest { answer: Some(answer), .. }) => return RequestState::Answered(answer.clone()),
             None => {}
         }
         if self.order.len() >= self.ids_max {
             self.forget_first();
         }
-        self.answers.insert(id, Known { came_ms: now_ms, answer: None });
+        self.answers.insert(id, KnownRequest { came_ms: now_ms, answer: None });
         self.order.push_back((now_ms, id));
-        Seen::New
+        RequestState::New
     }
 
     /// The first call was answered; with `None` it failed or its caller left, and the next one is a first call again.
@@ -113,21 +113,21 @@ mod tests {
     #[test]
     fn an_id_is_answered_once_and_remembered_for_a_while() {
         let mut requests = Requests::new(10);
-        assert_eq!(requests.begin(7, 1_000), Seen::New);
-        assert_eq!(requests.begin(7, 1_001), Seen::UnderWay);
+        assert_eq!(requests.begin(7, 1_000), RequestState::New);
+        assert_eq!(requests.begin(7, 1_001), RequestState::UnderWay);
         requests.end(7, Some("yes"));
-        assert_eq!(requests.begin(7, 1_000 + REMEMBERED_MS - 1), Seen::Answered("yes"));
-        assert_eq!(requests.begin(7, 1_000 + REMEMBERED_MS), Seen::New);
+        assert_eq!(requests.begin(7, 1_000 + REMEMBERED_MS - 1), RequestState::Answered("yes"));
+        assert_eq!(requests.begin(7, 1_000 + REMEMBERED_MS), RequestState::New);
     }
 
     #[test]
     fn one_that_failed_is_new_again() {
         let mut requests = Requests::<()>::new(10);
-        assert_eq!(requests.begin(7, 0), Seen::New);
-        assert_eq!(requests.begin(8, 0), Seen::New);
+        assert_eq!(requests.begin(7, 0), RequestState::New);
+        assert_eq!(requests.begin(8, 0), RequestState::New);
         requests.end(7, None);
         assert_eq!(requests.len(), 1);
-        assert_eq!(requests.begin(7, 0), Seen::New);
+        assert_eq!(requests.begin(7, 0), RequestState::New);
         requests.end(9, None);
         requests.end(8, Some(()));
         assert_eq!(requests.len(), 2);
@@ -141,9 +141,9 @@ mod tests {
         requests.begin(7, 1_000);
         requests.end(7, Some("yes"));
         // Its first coming is old now, and is forgotten; its second is not.
-        assert_eq!(requests.begin(8, REMEMBERED_MS), Seen::New);
-        assert_eq!(requests.begin(7, REMEMBERED_MS), Seen::Answered("yes"));
-        assert_eq!(requests.begin(7, REMEMBERED_MS + 1_000), Seen::New);
+        assert_eq!(requests.begin(8, REMEMBERED_MS), RequestState::New);
+        assert_eq!(requests.begin(7, REMEMBERED_MS), RequestState::Answered("yes"));
+        assert_eq!(requests.begin(7, REMEMBERED_MS + 1_000), RequestState::New);
     }
 
     #[test]
@@ -153,10 +153,10 @@ mod tests {
             requests.begin(id, 0);
             requests.end(id, Some(id));
         }
-        assert_eq!(requests.begin(99, REMEMBERED_MS), Seen::New);
+        assert_eq!(requests.begin(99, REMEMBERED_MS), RequestState::New);
         assert_eq!(requests.len(), 100 - FORGET_MAX);
         for id in 1_000..1_050 {
-            assert_eq!(requests.begin(id, REMEMBERED_MS), Seen::New);
+            assert_eq!(requests.begin(id, REMEMBERED_MS), RequestState::New);
         }
         assert_eq!((requests.len(), requests.order.len()), (51, 51), "only the new ones are left");
         assert!(requests.is_under_way(99));
@@ -180,7 +180,7 @@ mod tests {
             requests.end(id, Some(id));
         }
         assert_eq!(requests.len(), 3);
-        assert_eq!(requests.begin(2, 0), Seen::Answered(2));
-        assert_eq!(requests.begin(1, 0), Seen::New);
+        assert_eq!(requests.begin(2, 0), RequestState::Answered(2));
+        assert_eq!(requests.begin(1, 0), RequestState::New);
     }
 }

@@ -291,7 +291,7 @@ impl<'p> World<'p> {
     fn go_on(&mut self, index: usize) -> Result<(), String> {
         while self.instances[index].is_up {
             let instance = &mut self.instances[index];
-            if let Some(at) = instance.waiting.iter().position(|(_, listening)| listening.has_rung()) {
+            if let Some(at) = instance.waiting.iter().position(|(_, waiting)| waiting.is_notified()) {
                 let (request, _) = instance.waiting.remove(at);
                 self.request(index, request);
                 continue;

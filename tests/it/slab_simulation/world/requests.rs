@@ -1,7 +1,7 @@
 //! What comes to an instance from outside: requests, signals and other capacities.
 
 use sluice::ledger::slabs::core::{Asks, Decision};
-use sluice::ledger::slabs::requests::Seen;
+use sluice::ledger::slabs::requests::RequestState;
 
 use super::{Happening, TIMEOUT_US, World};
 use crate::slab_simulation::instance::{Call, Instance, Request, limit_id};
@@ -61,9 +61,9 @@ impl World<'_> {
         if let Some(id) = request.id {
             let now_ms = (self.now_us + instance.clock.offset_us) / 1_000;
             match instance.ids.begin(u128::from(id), now_ms) {
-                Seen::New => {}
-                Seen::Answered(_) => return,
-                Seen::UnderWay => {
+                RequestState::New => {}
+                RequestState::Answered(_) => return,
+                RequestState::UnderWay => {
                     let (epoch, at_us) = (instance.epoch, request.came_us + TIMEOUT_US);
                     instance.waiting_for_id.push(request);
                     self.at(at_us, Happening::WaitTooLong { instance: index, epoch });
