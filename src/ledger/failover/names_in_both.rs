@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use ahash::AHashMap;
 
-use crate::limit::LeaseId;
+use crate::limit::{LeaseBits, LeaseId};
 
 /// Names remembered at most, some 50 bytes each. A thousand a second for four minutes, which is about as long as a
 /// lease usually lasts.
@@ -24,8 +24,8 @@ pub(super) enum AtReal {
 
 #[derive(Debug, Default)]
 pub(super) struct NamesInBoth {
-    names: AHashMap<u128, AtReal>,
-    oldest_first: VecDeque<u128>,
+    names: AHashMap<LeaseBits, AtReal>,
+    oldest_first: VecDeque<LeaseBits>,
 }
 
 impl NamesInBoth {
