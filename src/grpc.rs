@@ -113,7 +113,7 @@ pub(crate) async fn serve(
         .add_service(reflection.max_decoding_message_size(MESSAGE_BYTES_MAX))
         .add_service(reflection_alpha.max_decoding_message_size(MESSAGE_BYTES_MAX));
     let reflections = Arc::new(Semaphore::new(REFLECTIONS_MAX));
-    let server = Server {
+    let server = GrpcServer {
         front: Arc::new(Front { service, routes: routes.prepare(), reflections }),
         http: http(Calls(Arc::clone(&port))),
         age,
@@ -125,7 +125,7 @@ pub(crate) async fn serve(
     server.connections.wait().await;
 }
 
-struct Server {
+struct GrpcServer {
     front: Arc<Front>,
     http: http2::Builder<Calls>,
     age: Option<ConnectionAge>,
@@ -133,17 +133,15 @@ struct Server {
     connections: TaskTracker,
 }
 
-impl Server {
+impl GrpcServer {
     fn connect(&self, stream: Transport, place: Place) {
         let (front, connection) = (Arc::clone(&self.front), Arc::clone(&place.connection));
         let open = front.service.connection();
         let unread = Arc::new(Unread::default());
         let stream = Watched::new(stream, Arc::clone(&unread));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
-        // On the heap once: hyper and tokio move what it returns eight times, and it is large.
-        let answer = service_fn(move |request| {
-            Box::pin(Arc::clone(&front).answer(Arc::clone(&connection), Arc::clone(&unread), request))
-        });
+        let answer =
+            service_fn(move |request| Arc::clone(&front).answer(&connection, Arc::clone(&unread), request));
         let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
         let served = self.http.serve_connection(stream, answer);
         let (age, stop) = (self.age, self.stop.clone());

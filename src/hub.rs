@@ -245,8 +245,8 @@ impl LedgerService for Server {
         call.is_read();
         call.is_answered(false, clock::monotonic_ms());
         let from = extensions.remove::<PeerAddress>().and_then(|from| from.0);
-        let seat = self.hub.peers.enter(hello, from);
-        let (conversation, answers) = Conversation::new(Arc::clone(&self.hub), seat, asked, call);
+        let registration = self.hub.peers.enter(hello, from);
+        let (conversation, answers) = Conversation::new(Arc::clone(&self.hub), registration, asked, call);
         // Stopping waits for it, and the port counts it if it panics.
         self.port.run(self.hub.streams.track_future(conversation.run()));
         Ok(tonic::Response::new(ReceiverStream::new(answers)))

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use bit_set::BitSet;
 pub use definition::Definition;
-pub use id::{LeaseId, LimitId};
+pub use id::{LeaseBits, LeaseId, LimitId};
 pub use key::LimitKey;
 pub use unit::Unit;
 

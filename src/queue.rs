@@ -64,7 +64,7 @@ pub enum NoPlace {
 
 /// Jobs that wait at a limit.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingJobs {
     pub(crate) limit: LimitKey,
     pub(crate) jobs: usize,
     /// What they need of it together.
@@ -228,13 +228,13 @@ impl Queue {
     }
 
     /// The limits that most jobs wait at.
-    pub(crate) fn lines(&self, places: usize) -> Vec<Waiting> {
+    pub(crate) fn lines(&self, places: usize) -> Vec<WaitingJobs> {
         let locked = self.places.lock();
         let waiting = locked.order.lines().filter_map(|(limit, jobs, amount)| {
             let limit = locked.limits.get(limit)?.account.key.clone();
-            Some(Waiting { limit, jobs, amount })
+            Some(WaitingJobs { limit, jobs, amount })
         });
-        let mut lines: Vec<Waiting> = waiting.collect();
+        let mut lines: Vec<WaitingJobs> = waiting.collect();
         drop(locked);
         lines.sort_by(|a, b| b.jobs.cmp(&a.jobs).then_with(|| a.limit.cmp(&b.limit)));
         lines.truncate(places);

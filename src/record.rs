@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-pub(crate) use self::line::{Descriptor, Entry, Line, Message, Override, time_text};
+pub(crate) use self::line::{Descriptor, Message, Override, RecordEntry, RecordLine, time_text};
 
 /// Those who record at the same time. Every one of them makes each decision cost more.
 const READERS_MAX: usize = 4;

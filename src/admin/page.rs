@@ -87,7 +87,7 @@ struct Overview<'o> {
     /// Null while the ledger can't be asked.
     limits: Option<Vec<LimitView<'o>>>,
     limits_total: usize,
-    line: Vec<Line>,
+    line: Vec<QueueRow>,
     config: ConfigView,
 }
 
@@ -99,7 +99,7 @@ struct Decisions {
 }
 
 #[derive(Serialize)]
-struct Line {
+struct QueueRow {
     key: String,
     jobs: usize,
     amount: u64,
@@ -152,7 +152,9 @@ async fn overview(admin: &Admin, listing: &Listing) -> String {
         used: HeavyView::list(service, By::Used, None, HEAVY_SHOWN),
         limits: found.as_ref().map(|found| found.limits.iter().map(LimitView::new).collect()),
         limits_total,
-        line: line.map(|it| Line { key: it.limit.to_string(), jobs: it.jobs, amount: it.amount }).collect(),
+        line: line
+            .map(|it| QueueRow { key: it.limit.to_string(), jobs: it.jobs, amount: it.amount })
+            .collect(),
         config: ConfigView::new(admin),
     };
     serde_json::to_string(&overview).unwrap_or_default()

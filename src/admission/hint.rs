@@ -72,7 +72,7 @@ impl Admission {
             plan.requirements.iter().enumerate().filter(asked).collect();
         let needs = asked.iter().map(|&(index, it)| need(it, findings.failed.contains(index)));
         let needs: SmallVec<[Need<'_>; 4]> = needs.collect();
-        let mut ahead = Known { admission: self, asked: &asked, needs: &needs, now_ms };
+        let mut ahead = KnownAhead { admission: self, asked: &asked, needs: &needs, now_ms };
         let told = informed::on_denied(&needs, is_retry, policy, now_ms, &mut ahead, up_to)?;
         told.error_ms.inspect(|ms| self.note_error(*ms));
         Some(told.hint)
@@ -101,14 +101,14 @@ fn need(requirement: &Requirement, has_failed: bool) -> Need<'_> {
 }
 
 /// What is known without a round trip.
-struct Known<'a> {
+struct KnownAhead<'a> {
     admission: &'a Admission,
     asked: &'a [(usize, &'a Requirement)],
     needs: &'a [Need<'a>],
     now_ms: u64,
 }
 
-impl CapacityAhead for Known<'_> {
+impl CapacityAhead for KnownAhead<'_> {
     fn schedule(&mut self, place: usize, own: &[Release]) -> Option<Schedule> {
         let (requirement, need) = (self.asked[place].1, &self.needs[place]);
         let ledger = &self.admission.ledger;

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 
 use super::pb;
 use crate::limit::COMPLETION_ENTRY;
-use crate::service::check::Told;
+use crate::service::check::ToldDescriptor;
 
 type Fields = HashMap<String, pb::Value>;
 
 /// `None` if there is nothing to tell.
 pub(crate) fn of(
     lease: Option<String>,
-    told: Option<&[Told]>,
+    told: Option<&[ToldDescriptor]>,
     message: &pb::RateLimitRequest,
 ) -> Option<pb::Struct> {
     let mut fields = Fields::new();
@@ -24,7 +24,7 @@ pub(crate) fn of(
     (!fields.is_empty()).then_some(pb::Struct { fields })
 }
 
-fn tell(fields: &mut Fields, told: &[Told], message: &pb::RateLimitRequest) {
+fn tell(fields: &mut Fields, told: &[ToldDescriptor], message: &pb::RateLimitRequest) {
     let mut set = |name: &str, value| fields.insert(name.to_owned(), value);
     set("domain", text(message.domain.clone()));
     set("descriptors", list(message.descriptors.iter().map(descriptor)));

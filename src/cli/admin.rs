@@ -37,9 +37,9 @@ pub(super) struct AdminArgs {
 
 impl AdminArgs {
     /// With the token of the environment.
-    pub(super) fn server(&self) -> anyhow::Result<Server> {
+    pub(super) fn server(&self) -> anyhow::Result<AdminServer> {
         let scheme = if self.tls.is_none() { "http" } else { "https" };
-        Server::at(&format!("{scheme}://{}", self.admin.0), &self.tls, token(ADMIN_TOKEN))
+        AdminServer::at(&format!("{scheme}://{}", self.admin.0), &self.tls, token(ADMIN_TOKEN))
     }
 
     pub(super) fn address(&self) -> &str {
@@ -66,14 +66,14 @@ impl FromStr for AdminAddress {
 
 /// A server whose admin port is asked.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(super) struct AdminServer {
     /// Without a slash at its end.
     url: String,
     tls: TlsArgs,
     token: Option<Secret>,
 }
 
-impl Server {
+impl AdminServer {
     pub(super) fn at(url: &str, tls: &TlsArgs, token: Option<Secret>) -> anyhow::Result<Self> {
         match url.split_once("://") {
             Some(("http", _)) => {}

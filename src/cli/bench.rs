@@ -22,18 +22,18 @@ use crate::protos::envoy::service::ratelimit::v3::rate_limit_service_client::Rat
 
 /// What one caller, or all of them, saw.
 #[derive(Debug, Default)]
-struct Seen {
+struct Answers {
     micros: Vec<u32>,
     codes: BTreeMap<String, u64>,
 }
 
-impl Seen {
+impl Answers {
     fn add(&mut self, code: String, took: Duration) {
         self.micros.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
         *self.codes.entry(code).or_default() += 1;
     }
 
-    fn merge(&mut self, other: Seen) {
+    fn merge(&mut self, other: Answers) {
         self.micros.extend(other.micros);
         for (code, count) in other.codes {
             *self.codes.entry(code).or_default() += count;
@@ -107,7 +107,7 @@ pub(super) fn run(args: &BenchArgs) -> ExitCode {
     }
 }
 
-async fn load(args: &BenchArgs) -> anyhow::Result<(Seen, Duration)> {
+async fn load(args: &BenchArgs) -> anyhow::Result<(Answers, Duration)> {
     let mut channels = Vec::new();
     for _ in 0..args.connections {
         channels.push(connect::grpc(&args.grpc, &args.tls).await?);
@@ -125,16 +125,16 @@ async fn load(args: &BenchArgs) -> anyhow::Result<(Seen, Duration)> {
         let channel = channels[n % channels.len()].clone();
         callers.spawn(caller(args.clone(), channel, Arc::clone(&schedule)));
     }
-    let mut seen = Seen::default();
+    let mut seen = Answers::default();
     while let Some(one) = callers.join_next().await {
         seen.merge(one?);
     }
     Ok((seen, start.elapsed()))
 }
 
-async fn caller(args: BenchArgs, channel: Channel, schedule: Arc<Schedule>) -> Seen {
+async fn caller(args: BenchArgs, channel: Channel, schedule: Arc<Schedule>) -> Answers {
     let mut client = RateLimitServiceClient::new(channel);
-    let mut seen = Seen::default();
+    let mut seen = Answers::default();
     while let Some(due) = schedule.next().await {
         let answer = client.should_rate_limit(request(&args.domain, &entries(&args), args.hits)).await;
         let code = match answer {
@@ -164,7 +164,7 @@ struct Report {
 }
 
 impl Report {
-    fn new(mut seen: Seen, took: Duration) -> Self {
+    fn new(mut seen: Answers, took: Duration) -> Self {
         seen.micros.sort_unstable();
         Self { took, micros: seen.micros, codes: seen.codes }
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::admin::{Server, run_within};
+use super::admin::{AdminServer, run_within};
 use super::{ADMIN_TOKEN, CheckArgs, complain, print_json, token};
 use crate::admin::config::LiveOutline;
 use crate::config::settings::secret::read_token;
@@ -79,7 +79,7 @@ fn plan(args: &CheckArgs, url: &str, loaded: &Loaded) -> anyhow::Result<ReloadPl
         (None, Some(file)) => read_token(file).ok(),
         (None, None) => None,
     };
-    let server = Server::at(url, &args.tls, token)?;
+    let server = AdminServer::at(url, &args.tls, token)?;
     let live: LiveOutline = run_within(url, server.get("/v1/config/limits"))?;
     Ok(ReloadPlan { version: live.version, changes: changes_against(&live, loaded) })
 }

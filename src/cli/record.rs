@@ -20,11 +20,11 @@ use tokio::task::JoinSet;
 
 use self::files::Files;
 use self::order::Order;
-use super::admin::{AdminArgs, Server, TIMEOUT};
+use super::admin::{AdminArgs, AdminServer, TIMEOUT};
 use super::complain;
 use super::simulate::percent;
 use crate::clock;
-use crate::record::{Line, Message};
+use crate::record::{Message, RecordLine};
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -167,7 +167,7 @@ impl Stops {
 
 impl Recorder {
     /// Records until somebody wants it to stop. It waits for a server that goes away, but not for one that was never there.
-    async fn run(&mut self, args: &RecordArgs, server: &Server) -> anyhow::Result<()> {
+    async fn run(&mut self, args: &RecordArgs, server: &AdminServer) -> anyhow::Result<()> {
         let path = format!("/v1/record?sample={}&hash_values={}", args.sample, args.hash_values);
         let mut stops = Stops::new(args.seconds)?;
         let mut tasks = JoinSet::new();
@@ -257,7 +257,7 @@ impl Recorder {
         self.files.flush()
     }
 
-    fn write(&mut self, line: &Line<'_>) -> anyhow::Result<()> {
+    fn write(&mut self, line: &RecordLine<'_>) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         if self.files.write(&text)? {
@@ -269,7 +269,7 @@ impl Recorder {
     }
 }
 
-async fn open(server: &Server, path: &str, tasks: &mut JoinSet<()>) -> anyhow::Result<Incoming> {
+async fn open(server: &AdminServer, path: &str, tasks: &mut JoinSet<()>) -> anyhow::Result<Incoming> {
     // The connection before this one has ended.
     tasks.abort_all();
     let opening = tokio::time::timeout(TIMEOUT, server.open(path, tasks)).await;
@@ -277,7 +277,7 @@ async fn open(server: &Server, path: &str, tasks: &mut JoinSet<()>) -> anyhow::R
 }
 
 /// Tries until the server is there.
-async fn again(server: &Server, path: &str, tasks: &mut JoinSet<()>) -> Incoming {
+async fn again(server: &AdminServer, path: &str, tasks: &mut JoinSet<()>) -> Incoming {
     loop {
         tokio::time::sleep(PAUSE).await;
         if let Ok(body) = open(server, path, tasks).await {

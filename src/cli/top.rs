@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use self::state::{Heaviest, Input, TopState};
-use super::admin::{Server, TIMEOUT, run_within};
+use super::admin::{AdminServer, TIMEOUT, run_within};
 use super::{TopArgs, complain, print_json};
 use crate::activity::By;
 
@@ -69,7 +69,11 @@ fn path(by: By) -> String {
 }
 
 /// Draws until somebody quits, or the terminal or the process has to go.
-async fn watch(mut terminal: DefaultTerminal, mut state: TopState, server: Server) -> anyhow::Result<()> {
+async fn watch(
+    mut terminal: DefaultTerminal,
+    mut state: TopState,
+    server: AdminServer,
+) -> anyhow::Result<()> {
     let (sender, mut inputs) = mpsc::channel(INPUTS_MAX);
     // Reading a terminal blocks, so it has a thread; it ends when `keys` is dropped.
     let (key_sender, mut keys) = mpsc::channel(INPUTS_MAX);
@@ -108,7 +112,7 @@ async fn watch(mut terminal: DefaultTerminal, mut state: TopState, server: Serve
     Ok(())
 }
 
-async fn ask(server: Server, by: By) -> Result<Heaviest, String> {
+async fn ask(server: AdminServer, by: By) -> Result<Heaviest, String> {
     let path = path(by);
     let answer = tokio::time::timeout(TIMEOUT, server.get(&path)).await;
     let answer = answer.map_err(|_| format!("no answer in {TIMEOUT:?}"))?;

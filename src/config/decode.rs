@@ -13,7 +13,7 @@ use ahash::AHashMap;
 use super::problem::{Problem, Problems};
 use super::scalar;
 use super::shape::Shape;
-use super::tree::{Data, Entry, Value};
+use super::tree::{Data, MappingEntry, Value};
 
 /// Up to this many keys, looking at all pairs is the fastest way to find one that is there twice.
 const PAIRS_MAX: usize = 16;
@@ -106,7 +106,7 @@ impl fmt::Display for At<'_> {
 /// The entries of one mapping.
 #[derive(Debug)]
 pub(crate) struct Fields<'v> {
-    entries: &'v [Entry<'v>],
+    entries: &'v [MappingEntry<'v>],
     pub(crate) line: u32,
     pub(crate) at: At<'v>,
     pub(crate) sink: &'v Sink,
@@ -129,12 +129,12 @@ impl<'v> Fields<'v> {
         Some(fields)
     }
 
-    fn wrong_key<M: Into<String>>(&self, entry: &Entry<'_>, message: impl FnOnce() -> M) {
+    fn wrong_key<M: Into<String>>(&self, entry: &MappingEntry<'_>, message: impl FnOnce() -> M) {
         self.sink.mistake(entry.line, &self.at.key(&entry.key), message);
     }
 
     fn refuse_twins(&self) {
-        let twin = |entry: &Entry<'_>, first: u32| {
+        let twin = |entry: &MappingEntry<'_>, first: u32| {
             self.wrong_key(entry, || format!("is there twice; the first is on line {first}"));
         };
         if self.entries.len() <= PAIRS_MAX {

@@ -35,7 +35,7 @@ pub(crate) struct Imported {
 
 /// The descriptors of a level, in the order in which they were first met.
 #[derive(Debug, Default, Clone)]
-struct Level(Vec<(Entry, Node)>);
+struct Level(Vec<(PathEntry, Node)>);
 
 #[derive(Debug, Default, Clone)]
 struct Node {
@@ -45,7 +45,7 @@ struct Node {
 
 /// One entry of a descriptor; without a value it stands for any.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct PathEntry {
     key: String,
     value: Option<String>,
 }
@@ -108,8 +108,8 @@ fn read(item: &Value<'_>, at: At<'_>, sink: &Sink, namespaces: &mut BTreeMap<Str
 }
 
 /// The entries that lead to a limit; `None` if there are none that would.
-fn path(fields: &Fields<'_>) -> Option<Vec<Entry>> {
-    let (mut path, mut of, mut good): (Vec<Entry>, Option<u64>, bool) = (Vec::new(), None, true);
+fn path(fields: &Fields<'_>) -> Option<Vec<PathEntry>> {
+    let (mut path, mut of, mut good): (Vec<PathEntry>, Option<u64>, bool) = (Vec::new(), None, true);
     for (list, read) in [("conditions", term::condition as term::Read), ("variables", term::variable)] {
         for (value, at) in fields.list(list).iter() {
             let word = match &value.data {
@@ -123,7 +123,7 @@ fn path(fields: &Fields<'_>) -> Option<Vec<Entry>> {
                 _ if path.iter().any(|entry| entry.key == term.key) => {
                     Err("speaks of an entry that this limit speaks of already".to_owned())
                 }
-                _ => Ok(Entry { key: term.key, value: term.value }),
+                _ => Ok(PathEntry { key: term.key, value: term.value }),
             });
             match term {
                 Ok(entry) => path.push(entry),
@@ -144,7 +144,7 @@ fn path(fields: &Fields<'_>) -> Option<Vec<Entry>> {
 }
 
 impl Level {
-    fn at(&mut self, path: &[Entry]) -> &mut Node {
+    fn at(&mut self, path: &[PathEntry]) -> &mut Node {
         let (first, rest) = path.split_first().expect("a limit must have a path");
         let place = self.0.iter().position(|(entry, _)| entry == first).unwrap_or_else(|| {
             self.0.push((first.clone(), Node::default()));
@@ -159,7 +159,7 @@ impl Level {
     /// In Limitador every limit that holds counts. Here a request meets the descriptor with its value, and then not the one without
     /// a value. So the first gets the limits of the second too.
     fn inherit(&mut self) {
-        let any: Vec<(Entry, Node)> =
+        let any: Vec<(PathEntry, Node)> =
             self.0.iter().filter(|(entry, _)| entry.value.is_none()).cloned().collect();
         for (entry, node) in &mut self.0 {
             for (_, from) in any.iter().filter(|(any, _)| any.key == entry.key && any != entry) {
@@ -200,7 +200,7 @@ impl Level {
     /// As deep as a limit has conditions, which its reader has bounded.
     fn write(&self, text: &mut String, depth: usize) {
         let indent = "  ".repeat(2 * depth - 1);
-        for (Entry { key, value }, node) in &self.0 {
+        for (PathEntry { key, value }, node) in &self.0 {
             // Writing to a String can't fail.
             let _ = writeln!(text, "{indent}- key: {}", quoted(key));
             if let Some(value) = value {

@@ -23,12 +23,12 @@ pub(crate) enum Data<'t> {
     },
     List(Vec<Value<'t>>),
     /// In the order of the file, keys that are there twice included.
-    Map(Vec<Entry<'t>>),
+    Map(Vec<MappingEntry<'t>>),
 }
 
 /// One `key: value` of a mapping.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry<'t> {
+pub(crate) struct MappingEntry<'t> {
     pub(crate) key: Cow<'t, str>,
     /// The line of the key.
     pub(crate) line: u32,
@@ -61,7 +61,7 @@ impl<'t> Value<'t> {
             serde_json::Value::Number(number) => plain(number.to_string().into()),
             serde_json::Value::String(text) => Data::Scalar { text: text.into(), plain: false },
             serde_json::Value::Array(items) => Data::List(items.iter().map(Self::from_json).collect()),
-            serde_json::Value::Object(map) => Data::Map(map.iter().map(Entry::from_json).collect()),
+            serde_json::Value::Object(map) => Data::Map(map.iter().map(MappingEntry::from_json).collect()),
         };
         Self { line: 0, data }
     }
@@ -106,7 +106,7 @@ impl<'t> Value<'t> {
     }
 }
 
-impl<'t> Entry<'t> {
+impl<'t> MappingEntry<'t> {
     fn from_json((key, value): (&'t String, &'t serde_json::Value)) -> Self {
         Self { key: key.into(), line: 0, value: Value::from_json(value) }
     }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use ahash::{AHashMap, AHashSet};
 use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use super::tree::{Data, Entry, Value};
+use super::tree::{Data, MappingEntry, Value};
 
 /// 100,000 ordinary limits are about 12 MB.
 pub(crate) const FILE_BYTES_MAX: usize = 16 << 20;
@@ -95,7 +95,7 @@ struct Open<'t> {
 
 enum Content<'t> {
     List(Vec<Value<'t>>),
-    Map { entries: Vec<Entry<'t>>, merged: Vec<Value<'t>>, key: Option<Key<'t>> },
+    Map { entries: Vec<MappingEntry<'t>>, merged: Vec<Value<'t>>, key: Option<Key<'t>> },
 }
 
 struct Key<'t> {
@@ -204,7 +204,9 @@ impl<'t> Builder<'t> {
             Content::Map { key, .. } if key.is_none() => *key = Some(as_key(built.value)?),
             Content::Map { entries, merged, key } => match key.take() {
                 Some(Key { text, plain: true, .. }) if text == "<<" => merged.push(built.value),
-                Some(Key { text, line, .. }) => entries.push(Entry { key: text, line, value: built.value }),
+                Some(Key { text, line, .. }) => {
+                    entries.push(MappingEntry { key: text, line, value: built.value })
+                }
                 None => {}
             },
         }
@@ -247,7 +249,10 @@ fn is_text_tag(tag: Option<&Tag>, line: u32) -> Result<bool, Fault> {
 }
 
 /// `<<`: entries of other mappings where this one has none. Of several the first that has it counts.
-fn merge<'t>(mut entries: Vec<Entry<'t>>, merged: Vec<Value<'t>>) -> Result<Vec<Entry<'t>>, Fault> {
+fn merge<'t>(
+    mut entries: Vec<MappingEntry<'t>>,
+    merged: Vec<Value<'t>>,
+) -> Result<Vec<MappingEntry<'t>>, Fault> {
     let mut present: AHashSet<Cow<'t, str>> = entries.iter().map(|entry| entry.key.clone()).collect();
     let sources = merged.into_iter().flat_map(|value| match value.data {
         Data::List(items) => items,

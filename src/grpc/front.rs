@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
@@ -88,73 +88,80 @@ impl From<Content> for Answer {
 }
 
 impl Front {
-    pub(crate) async fn answer(
+    /// A small future, because hyper and tokio move it eight times. What is large is on the heap behind it.
+    pub(crate) fn answer(
         self: Arc<Self>,
-        connection: Arc<Connection>,
+        connection: &Arc<Connection>,
         unread: Arc<Unread>,
         request: Request<Incoming>,
-    ) -> Result<Response<Answer>, Infallible> {
+    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
         let head = Head::of(request.headers());
-        let call = match connection.call(CALL_BYTES + head.bytes) {
-            Ok(call) => call,
-            Err(full) => {
-                let mut answer = refusal(&Status::resource_exhausted(full.to_string()));
-                answer.body_mut().content.go(Way { taker: unread, _call: None });
-                return Ok(answer);
-            }
-        };
+        let limit = head.timeout(request.headers());
         // Asked first, because nearly every call is this one.
         let is_should_rate_limit = request.uri().path() == rls::PATH;
         let is_stream = !is_should_rate_limit && is_stream(request.uri().path());
-        let limit = head.timeout(request.headers());
         let may_be_plain = is_should_rate_limit && !head.is_encoded;
-        let request = request.map(|body| RequestBody::new(body, Arc::clone(&call)));
-        let routed = std::pin::pin!(self.route(&head, may_be_plain, request));
-        let mut answer = match limit {
-            None => routed.await?,
-            Some(limit) => match tokio::time::timeout(limit, routed).await {
-                Ok(answer) => answer?,
-                Err(_) => refusal(&Status::from_error(Box::new(TimeoutExpired(())))),
-            },
-        };
-        call.is_answered(!is_stream, clock::monotonic_ms());
-        let body = answer.body_mut();
-        body.content.go(Way { taker: unread, _call: Some(Arc::clone(&call)) });
-        body.call = Some(call);
-        Ok(answer)
+        let called = connection.call(CALL_BYTES + head.bytes).map(|call| {
+            let request = request.map(|body| RequestBody::new(body, Arc::clone(&call)));
+            (call, Box::pin(self.route(head, may_be_plain, request)))
+        });
+        async move {
+            let (call, routed) = match called {
+                Ok(called) => called,
+                Err(full) => {
+                    let mut answer = refusal(&Status::resource_exhausted(full.to_string()));
+                    answer.body_mut().content.go(Way { taker: unread, _call: None });
+                    return Ok(answer);
+                }
+            };
+            let mut answer = match limit {
+                None => routed.await?,
+                Some(limit) => match Box::pin(tokio::time::timeout(limit, routed)).await {
+                    Ok(answer) => answer?,
+                    Err(_) => refusal(&Status::from_error(Box::new(TimeoutExpired(())))),
+                },
+            };
+            call.is_answered(!is_stream, clock::monotonic_ms());
+            let body = answer.body_mut();
+            body.content.go(Way { taker: unread, _call: Some(Arc::clone(&call)) });
+            body.call = Some(call);
+            Ok(answer)
+        }
     }
 
-    async fn route(
+    /// A block and not an `async fn`, which would keep a second place for each of its arguments.
+    fn route(
         self: Arc<Self>,
-        head: &Head,
+        head: Head,
         may_be_plain: bool,
         request: Request<RequestBody>,
-    ) -> Result<Response<Answer>, Infallible> {
-        // What goes to tonic is on the heap, so that calls that don't go there carry no space for it.
-        if !may_be_plain {
-            return Box::pin(self.by_tonic(request)).await;
-        }
+    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send {
         let (parts, mut body) = request.into_parts();
-        match read(&mut body).await {
-            Ok(Read::Plain(message)) => {
-                let request_id = head.request_id(&parts.headers);
-                // On the heap by itself: what is moved there is copied whole, and glibc copies 4,096 bytes or more byte by
-                // byte, which costs more than a second allocation.
-                let deciding = Box::pin(self.decide(message, request_id));
-                let decided = match self.service.span(&SHOULD_RATE_LIMIT, &parts.headers) {
-                    None => deciding.await,
-                    Some(span) => Box::pin(span.around(deciding)).await,
-                };
-                Ok(match decided {
-                    Ok((response, unsent)) => plain(&response, unsent),
-                    Err(status) => refusal(&status),
-                })
+        async move {
+            // What goes to tonic is on the heap, so that calls that don't go there carry no space for it.
+            if !may_be_plain {
+                return Box::pin(self.by_tonic(Request::from_parts(parts, body))).await;
             }
-            Ok(Read::Other(start)) => {
-                let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
-                Box::pin(self.by_tonic(request)).await
+            match read(&mut body).await {
+                Ok(Read::Plain(message)) => {
+                    let request_id = head.request_id(&parts.headers);
+                    // On the heap by itself: glibc is quick only with up to 1,032 bytes, and both together are more.
+                    let deciding = Box::pin(self.decide(message, request_id));
+                    let decided = match self.service.span(&SHOULD_RATE_LIMIT, &parts.headers) {
+                        None => deciding.await,
+                        Some(span) => Box::pin(span.around(deciding)).await,
+                    };
+                    Ok(match decided {
+                        Ok((response, unsent)) => plain(&response, unsent),
+                        Err(status) => refusal(&status),
+                    })
+                }
+                Ok(Read::Other(start)) => {
+                    let request = Request::from_parts(parts, Rest { start: Some(start), rest: body });
+                    Box::pin(self.by_tonic(request)).await
+                }
+                Err(status) => Ok(refusal(&status)),
             }
-            Err(status) => Ok(refusal(&status)),
         }
     }
 
@@ -184,7 +191,7 @@ impl Front {
         message: Bytes,
         request_id: Option<&str>,
     ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
-        let answered = match pb::RateLimitRequest::decode(message) {
+        let answered = match pb::RateLimitRequest::decode(&*message) {
             Ok(message) => rls::should_rate_limit(&self.service, &message, request_id).await,
             Err(error) => Err(Status::invalid_argument(error.to_string())),
         };
@@ -270,13 +277,15 @@ fn too_large(answer: &Response<tonic::body::Body>) -> Option<Status> {
 
 fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
     let length = response.encoded_len();
-    let mut message = BytesMut::with_capacity(PREFIX_BYTES + length);
-    message.put_u8(0);
-    message.put_u32(u32::try_from(length).expect("an answer to 1 MiB must be shorter than 4 GiB"));
+    let prefix = u32::try_from(length).expect("an answer to 1 MiB must be shorter than 4 GiB");
+    // A Vec: a BytesMut copies every byte of a number with a call of its own.
+    let mut message = Vec::with_capacity(PREFIX_BYTES + length);
+    message.push(0);
+    message.extend_from_slice(&prefix.to_be_bytes());
     response.encode_raw(&mut message);
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
-    let message = AnswerBytes::new(message.freeze(), unsent);
+    let message = AnswerBytes::new(Bytes::from(message), unsent);
     let content = Content::Plain { message: Some(message), trailers: Some(trailers) };
     let mut response = Response::new(Answer::from(content));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

@@ -93,6 +93,8 @@ pub async fn should_rate_limit(
     request_id: Option<&str>,
 ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
     let mut parsed = check::parse(message, request_id).map_err(WireError::grpc)?;
-    let checked = service.check(&mut parsed).await.map_err(|error| WireError::from(error).grpc())?;
-    Ok(check::response(checked, message, &service.tells))
+    match service.check(&mut parsed).await {
+        Ok(checked) => Ok(check::response(checked, message, &service.tells)),
+        Err(error) => Err(WireError::from(error).grpc()),
+    }
 }

@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::answers::{Answers, News};
-use self::frames::{Frames, Seen};
+use self::frames::{FramePart, Frames};
 use crate::api::delivery::{Taker, Unsent};
 use crate::clock;
 use crate::service::unsent::UnsentLease;
@@ -31,10 +31,10 @@ use crate::service::unsent::UnsentLease;
 pub(crate) struct Unread(Answers<UnsentLease>);
 
 impl Unread {
-    fn saw(&self, seen: Seen) {
+    fn saw(&self, seen: FramePart) {
         hear(match seen {
-            Seen::Data { stream, bytes } => self.0.wrote(stream, bytes, clock::monotonic_ms),
-            Seen::Reset { stream } => self.0.reset(stream, clock::monotonic_ms),
+            FramePart::Data { stream, bytes } => self.0.wrote(stream, bytes, clock::monotonic_ms),
+            FramePart::Reset { stream } => self.0.reset(stream, clock::monotonic_ms),
         });
     }
 }
@@ -71,7 +71,7 @@ impl<C> Watched<C> {
     fn wrote(&mut self, bytes: &[u8]) {
         let unread = &self.unread;
         self.outgoing.look_at(bytes, |seen| {
-            if matches!(seen, Seen::Data { .. }) {
+            if matches!(seen, FramePart::Data { .. }) {
                 unread.saw(seen);
             }
         });
@@ -95,7 +95,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Watched<C> {
         let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
         let unread = &this.unread;
         this.incoming.look_at(&buffer.filled()[before..], |seen| {
-            if matches!(seen, Seen::Reset { .. }) {
+            if matches!(seen, FramePart::Reset { .. }) {
                 unread.saw(seen);
             }
         });

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
 use super::line::Answered;
-use super::peers::Seat;
+use super::peers::Registration;
 use super::{Hub, answer};
 use crate::clock;
 use crate::ledger::LedgerError;
@@ -59,7 +59,7 @@ pub(super) type Message = Result<pb::HubMessage, Status>;
 
 pub(super) struct Conversation {
     hub: Arc<Hub>,
-    seat: Seat,
+    registration: Registration,
     asked: Streaming<pb::SidecarMessage>,
     out: mpsc::Sender<Message>,
     call: Arc<Call>,
@@ -117,7 +117,7 @@ enum End {
 impl Conversation {
     pub(super) fn new(
         hub: Arc<Hub>,
-        seat: Seat,
+        registration: Registration,
         asked: Streaming<pb::SidecarMessage>,
         call: Arc<Call>,
     ) -> (Self, mpsc::Receiver<Message>) {
@@ -131,7 +131,7 @@ impl Conversation {
         out.try_send(Ok(first)).expect("an empty channel must have room");
         let conversation = Self {
             hub,
-            seat,
+            registration,
             asked,
             out,
             call,
@@ -156,7 +156,7 @@ impl Conversation {
             // Whoever does not listen misses it.
             drop(self.out.try_send(Err(status)));
         }
-        drop((self.out, self.asked, self.seat, self.unsent));
+        drop((self.out, self.asked, self.registration, self.unsent));
         // What was begun lands.
         while self.under_way.next().await.is_some() {}
     }
@@ -225,12 +225,12 @@ impl Conversation {
         }
         let chains = message.asks.iter().filter(|ask| is_chain(ask)).count();
         self.hub.metrics.hub_chains.inc_by(chains as u64);
-        self.seat.sidecar.asked(u32::try_from(chains).unwrap_or(u32::MAX), clock::monotonic_ms());
+        self.registration.sidecar.asked(u32::try_from(chains).unwrap_or(u32::MAX), clock::monotonic_ms());
         for ask in message.asks {
             self.begin(ask)?;
         }
         if let Some(report) = message.slabs {
-            self.seat.sidecar.holds(report);
+            self.registration.sidecar.holds(report);
         }
         for number in message.left {
             // What is answered already, the sidecar gives back itself.

@@ -30,9 +30,9 @@ pub(super) struct Sidecar {
     slabs: Mutex<Vec<pb::SlabHeld>>,
 }
 
-/// A sidecar's place among them; it ends when this is dropped.
+/// A sidecar is among them until this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Registration {
     peers: Arc<Peers>,
     number: u64,
     pub sidecar: Arc<Sidecar>,
@@ -50,12 +50,12 @@ pub(crate) struct Peer {
 }
 
 impl Peers {
-    pub(super) fn enter(self: &Arc<Self>, hello: pb::Hello, address: Option<SocketAddr>) -> Seat {
+    pub(super) fn enter(self: &Arc<Self>, hello: pb::Hello, address: Option<SocketAddr>) -> Registration {
         let chains = SlidingCount::new(RATE_MS, RATE_BUCKET_MS);
         let sidecar = Arc::new(Sidecar { hello, address, chains, slabs: Mutex::default() });
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.all.lock().insert(number, Arc::clone(&sidecar));
-        Seat { peers: Arc::clone(self), number, sidecar }
+        Registration { peers: Arc::clone(self), number, sidecar }
     }
 
     pub(super) fn list(&self, now_ms: u64) -> Vec<Peer> {
@@ -84,7 +84,7 @@ impl Sidecar {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.peers.all.lock().remove(&self.number);
     }
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn sidecars_are_listed_while_they_are_there() {
         let peers = Arc::new(Peers::default());
-        let seat = |name: &str| peers.enter(wire::hello(name), None);
-        let (first, second) = (seat("first"), seat("second"));
+        let enter = |name: &str| peers.enter(wire::hello(name), None);
+        let (first, second) = (enter("first"), enter("second"));
         first.sidecar.asked(30, 50_000);
         let slab = |key: &str| pb::SlabHeld { key: key.to_owned(), held: 5 };
         let mut slabs = vec![slab("a"), slab(&"x".repeat(1025))];

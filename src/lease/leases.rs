@@ -53,7 +53,7 @@ pub(crate) enum Found {
 
 /// What a name that a caller chose stands for.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum KnownLease {
     Nothing,
     /// A lease that is open and holds the same.
     Same(Lease),
@@ -100,24 +100,24 @@ impl Leases {
 
     /// What a name stands for, before anything is reserved under it. If that is the same, an answer that tells of it is
     /// under way, as with [`Self::issue`].
-    pub(crate) fn known(&self, name: &LeaseId, wants: &[(&str, u64)]) -> Known {
+    pub(crate) fn known(&self, name: &LeaseId, wants: &[(&str, u64)]) -> KnownLease {
         let now_unix_ms = clock::unix_ms();
         let is_same = |there: &[u8]| {
             read_lease(there)
                 .is_some_and(|there| there.holds(wants.iter().copied()) && there.all_held_at(now_unix_ms))
         };
         match self.table.again(name.bits(), is_same) {
-            None => Known::Nothing,
+            None => KnownLease::Nothing,
             Some(Opened::Again(record)) => match read(&record) {
-                Some(view) if view.lease.id == *name => Known::Same(view.lease),
+                Some(view) if view.lease.id == *name => KnownLease::Same(view.lease),
                 // Another name of it: what became of it is written under its own.
                 Some(view) => match self.table.find(view.lease.id.bits()) {
-                    Some(LeaseRecord { state: LeaseState::Open, .. }) => Known::Same(view.lease),
-                    _ => Known::Used,
+                    Some(LeaseRecord { state: LeaseState::Open, .. }) => KnownLease::Same(view.lease),
+                    _ => KnownLease::Used,
                 },
-                None => Known::Used,
+                None => KnownLease::Used,
             },
-            Some(Opened::New | Opened::Taken) => Known::Used,
+            Some(Opened::New | Opened::Taken) => KnownLease::Used,
         }
     }
 

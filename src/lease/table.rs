@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
+use crate::limit::LeaseBits;
+
 /// A lease weighs one place of the table per this many bytes, so that long keys can't fill memory.
 const BYTES_PER_PLACE: usize = 256;
 
@@ -55,7 +57,7 @@ pub(crate) struct LeaseTable {
 
 #[derive(Debug, Default)]
 struct Inner {
-    entries: Vec<Entry>,
+    entries: Vec<LeaseEntry>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
     /// The first entry of each tick at which some end.
@@ -65,8 +67,8 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Entry {
-    id: u128,
+struct LeaseEntry {
+    id: LeaseBits,
     bytes: Box<[u8]>,
     ends_ms: u64,
     /// Neighbours among the entries of the same tick.
@@ -81,8 +83,8 @@ struct Entry {
     unsent: u16,
 }
 
-impl Entry {
-    fn new(id: u128, bytes: Box<[u8]>, ends_ms: u64, state: LeaseState) -> Self {
+impl LeaseEntry {
+    fn new(id: LeaseBits, bytes: Box<[u8]>, ends_ms: u64, state: LeaseState) -> Self {
         let ends_ms = ends_ms.checked_next_multiple_of(TICK_MS).unwrap_or(u64::MAX);
         let (before, after) = (NONE, NONE);
         Self { id, bytes, ends_ms, before, after, state, is_told: false, is_alias: false, unsent: 0 }
@@ -103,7 +105,7 @@ impl LeaseTable {
     /// ends that.
     pub(crate) fn open(
         &self,
-        id: u128,
+        id: LeaseBits,
         bytes: Box<[u8]>,
         ends_ms: u64,
         is_same: impl FnOnce(&[u8]) -> bool,
@@ -112,29 +114,30 @@ impl LeaseTable {
         if let Some(at) = inner.find(id) {
             return inner.again(at, is_same);
         }
-        let entry = Entry { unsent: 1, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
+        let entry = LeaseEntry { unsent: 1, ..LeaseEntry::new(id, bytes, ends_ms, LeaseState::Open) };
         inner.insert(entry, self.places_max);
         Opened::New
     }
 
     /// The same for a name under which nothing was reserved yet; `None` if the table doesn't know the name.
-    pub(crate) fn again(&self, id: u128, is_same: impl FnOnce(&[u8]) -> bool) -> Option<Opened> {
+    pub(crate) fn again(&self, id: LeaseBits, is_same: impl FnOnce(&[u8]) -> bool) -> Option<Opened> {
         let mut inner = self.inner.lock();
         let at = inner.find(id)?;
         Some(inner.again(at, is_same))
     }
 
     /// Remembers another name of a lease that has an entry of its own, unless there is something of that name.
-    pub(crate) fn open_alias(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64) {
+    pub(crate) fn open_alias(&self, id: LeaseBits, bytes: Box<[u8]>, ends_ms: u64) {
         let mut inner = self.inner.lock();
         if inner.find(id).is_none() {
-            let entry = Entry { is_alias: true, ..Entry::new(id, bytes, ends_ms, LeaseState::Open) };
+            let entry =
+                LeaseEntry { is_alias: true, ..LeaseEntry::new(id, bytes, ends_ms, LeaseState::Open) };
             inner.insert(entry, self.places_max);
         }
     }
 
     /// An answer under way was sent.
-    pub(crate) fn sent(&self, id: u128) {
+    pub(crate) fn sent(&self, id: LeaseBits) {
         let mut inner = self.inner.lock();
         if let Some(at) = inner.find(id) {
             let entry = &mut inner.entries[at as usize];
@@ -145,7 +148,7 @@ impl LeaseTable {
 
     /// An answer under way will never be sent. `Some(true)`: nobody was told of this lease or will be, and it is forgotten;
     /// `None`: it is not in the table.
-    pub(crate) fn unsent(&self, id: u128) -> Option<bool> {
+    pub(crate) fn unsent(&self, id: LeaseBits) -> Option<bool> {
         let mut inner = self.inner.lock();
         let at = inner.find(id)?;
         let entry = &mut inner.entries[at as usize];
@@ -157,13 +160,13 @@ impl LeaseTable {
         Some(is_nobodys)
     }
 
-    pub(crate) fn find(&self, id: u128) -> Option<LeaseRecord> {
+    pub(crate) fn find(&self, id: LeaseBits) -> Option<LeaseRecord> {
         let inner = self.inner.lock();
         inner.find(id).map(|at| inner.record(at))
     }
 
     /// Remembers that a lease was completed; false if that was known. `bytes` are for one that was reserved elsewhere.
-    pub(crate) fn complete(&self, id: u128, bytes: Box<[u8]>, ends_ms: u64, now_ms: u64) -> bool {
+    pub(crate) fn complete(&self, id: LeaseBits, bytes: Box<[u8]>, ends_ms: u64, now_ms: u64) -> bool {
         let mut inner = self.inner.lock();
         let ends_ms = if inner.places > self.places_max / 2 {
             ends_ms.min(now_ms.saturating_add(COMPLETED_MS))
@@ -175,7 +178,7 @@ impl LeaseTable {
             Some(at) if inner.entries[at as usize].state == LeaseState::Completed => return false,
             Some(at) => inner.remove(at).bytes,
         };
-        inner.insert(Entry::new(id, bytes, ends_ms, LeaseState::Completed), self.places_max);
+        inner.insert(LeaseEntry::new(id, bytes, ends_ms, LeaseState::Completed), self.places_max);
         true
     }
 
@@ -203,7 +206,7 @@ impl LeaseTable {
 }
 
 impl Inner {
-    fn find(&self, id: u128) -> Option<u32> {
+    fn find(&self, id: LeaseBits) -> Option<u32> {
         self.by_id.find(self.hasher.hash_one(id), |&at| self.entries[at as usize].id == id).copied()
     }
 
@@ -221,7 +224,7 @@ impl Inner {
         Opened::Again(self.record(at))
     }
 
-    fn insert(&mut self, entry: Entry, places_max: usize) {
+    fn insert(&mut self, entry: LeaseEntry, places_max: usize) {
         let (id, ends_ms, places) = (entry.id, entry.ends_ms, entry.places());
         if places > places_max {
             return;
@@ -250,8 +253,8 @@ impl Inner {
         }
     }
 
-    fn remove(&mut self, at: u32) -> Entry {
-        let gone = Entry::new(0, Box::default(), 0, LeaseState::Open);
+    fn remove(&mut self, at: u32) -> LeaseEntry {
+        let gone = LeaseEntry::new(LeaseBits::NONE, Box::default(), 0, LeaseState::Open);
         let entry = std::mem::replace(&mut self.entries[at as usize], gone);
         let hash = self.hasher.hash_one(entry.id);
         if let Ok(there) = self.by_id.find_entry(hash, |&other| other == at) {

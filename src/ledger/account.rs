@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use quick_cache::Weighter;
 
 use super::hub;
-use super::tigerbeetle::Known;
+use super::tigerbeetle::KnownAccount;
 use super::{Action, Chain, Refusal, RefusalCode, Transfer, Verdict};
 use crate::activity::{Tallied, Tally};
 use crate::limit::{LimitId, LimitKey};
@@ -63,7 +63,7 @@ impl Account {
 /// What remote ledgers know of an account. The memory ledger needs hardly any of it.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
-    tigerbeetle: Known,
+    tigerbeetle: KnownAccount,
     behind_hub: hub::Known,
     pub(super) decrease: Decrease,
     /// The same limit in the ledger that replaces this one's.
@@ -71,9 +71,9 @@ pub(super) struct Remote {
 }
 
 impl Deref for Remote {
-    type Target = Known;
+    type Target = KnownAccount;
 
-    fn deref(&self) -> &Known {
+    fn deref(&self) -> &KnownAccount {
         &self.tigerbeetle
     }
 }

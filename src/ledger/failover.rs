@@ -2,16 +2,16 @@
 //!
 //! A policy answers only for callers who wait. If a completion fails, whoever sent it has to try again. With `on_failure: local`
 //! a local ledger gives out a share of each capacity. What it reserved is completed and given back on it, also after the real
-//! ledger is back; everything else goes to the real one. A name that both may have ([`doubles`]) is settled on both.
+//! ledger is back; everything else goes to the real one. A name that both may have ([`names_in_both`]) is settled on both.
 
-mod doubles;
+mod names_in_both;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::doubles::{AtReal, Doubles};
+use self::names_in_both::{AtReal, NamesInBoth};
 use super::memory::{Memory, RESERVATIONS_MAX};
 use super::{
     Account, Action, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule,
@@ -39,7 +39,7 @@ pub struct Failover<L> {
     on_failure: OnFailure,
     local: Memory,
     /// A plain mutex: a section is one look-up.
-    doubles: Mutex<Doubles>,
+    names_in_both: Mutex<NamesInBoth>,
     /// Of each capacity, above 0 and at most 1.
     local_share: f64,
     metrics: Arc<Metrics>,
@@ -48,8 +48,8 @@ pub struct Failover<L> {
 impl<L: Ledger> Failover<L> {
     pub fn new(ledger: L, on_failure: OnFailure, local_share: f64, metrics: Arc<Metrics>) -> Self {
         metrics.memory_records_max.set(gauge(RESERVATIONS_MAX));
-        let (local, doubles) = (Memory::default(), Mutex::default());
-        Self { ledger, on_failure, local, doubles, local_share, metrics }
+        let (local, names_in_both) = (Memory::default(), Mutex::default());
+        Self { ledger, on_failure, local, names_in_both, local_share, metrics }
     }
 
     /// Something else than a chain could not be asked of the ledger.
@@ -79,7 +79,7 @@ impl<L: Ledger> Failover<L> {
                 // A name that only this instance knows is given back by the real ledger whenever it lands there.
                 let may_land = matches!(error, LedgerError::TimedOut(_)) && chain.keep.is_named();
                 if may_land && outcome.verdict == Verdict::Done {
-                    self.doubles.lock().note(&chain.lease, AtReal::MayHold);
+                    self.names_in_both.lock().note(&chain.lease, AtReal::MayHold);
                 }
                 Ok(outcome)
             }
@@ -95,13 +95,13 @@ impl<L: Ledger> Failover<L> {
     /// The real ledger has reserved something. A name that was sent before, when it was away, may be held locally too.
     fn note_reserved(&self, chain: &Chain, outcome: &Outcome) {
         if chain.keep.is_named() && outcome.verdict == Verdict::Done && self.is_local(&chain.lease) {
-            self.doubles.lock().note(&chain.lease, AtReal::Holds);
+            self.names_in_both.lock().note(&chain.lease, AtReal::Holds);
         }
     }
 
     /// What the real ledger may have of a name that the local one reserved.
     fn at_real(&self, lease: &LeaseId) -> Option<AtReal> {
-        self.doubles.lock().get(lease)
+        self.names_in_both.lock().get(lease)
     }
 
     fn counted(&self, answer: Result<Outcome, LedgerError>) -> Result<Outcome, LedgerError> {
@@ -135,7 +135,8 @@ impl<L: Ledger> Ledger for Failover<L> {
                 self.note_reserved(chain, &outcome);
                 Ok(outcome)
             }
-            Err(error) => self.instead(chain, error).await,
+            // On the heap: it is seldom needed, and every decision would carry the space for it.
+            Err(error) => Box::pin(self.instead(chain, error)).await,
         }
     }
 

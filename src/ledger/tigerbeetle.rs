@@ -33,11 +33,11 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::known::Known;
+pub use self::known::KnownAccount;
 use self::restart::restart_on_panic;
 use self::shared::Shared;
 pub use self::shared::Task;
-use self::work::{Waiting, Work, WorkKind};
+use self::work::{WaitingCaller, Work, WorkKind};
 use super::account::Decrease;
 pub use super::options::{Cluster, Options, TransferIds};
 use super::{
@@ -127,7 +127,7 @@ impl TigerBeetle {
             mpsc::error::TrySendError::Closed(_) => LedgerError::Unavailable("shutting down".to_owned()),
         })?;
         let to_give_back = (!is_completion).then_some(chain);
-        let mut waiting = Waiting { answer, chain: to_give_back, abandoned: &self.abandoned };
+        let mut waiting = WaitingCaller { answer, chain: to_give_back, abandoned: &self.abandoned };
         let answered = tokio::time::timeout(limit, &mut waiting.answer).await;
         match answered {
             Ok(answer) => {

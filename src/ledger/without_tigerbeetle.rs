@@ -14,7 +14,7 @@ pub enum TigerBeetle {}
 
 /// Nothing is known of accounts that can't be there.
 #[derive(Debug, Default)]
-pub struct Known;
+pub struct KnownAccount;
 
 impl TigerBeetle {
     pub fn start(_: Options, _: Arc<Metrics>) -> Result<Self, String> {

@@ -44,6 +44,23 @@ impl fmt::Debug for LimitId {
     }
 }
 
+/// A lease in tables: 128 bits that stand for its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LeaseBits(u128);
+
+impl LeaseBits {
+    /// No lease.
+    pub const NONE: Self = Self(0);
+
+    pub const fn new(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    pub const fn get(self) -> u128 {
+        self.0
+    }
+}
+
 /// Names one reserve attempt.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum LeaseId {
@@ -85,13 +102,12 @@ impl LeaseId {
         }
     }
 
-    /// 128 bits that stand for this id in tables; never 0.
-    pub fn bits(&self) -> u128 {
-        match self {
-            // 0 stands for "no lease" in tables.
+    /// What stands for this id in tables; never [`LeaseBits::NONE`].
+    pub fn bits(&self) -> LeaseBits {
+        LeaseBits(match self {
             Self::Ulid(ulid) if ulid.0 != 0 => ulid.0,
             other => digest_id(&["lease:name:", &other.to_string()]),
-        }
+        })
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) type Amounts = SmallVec<[(LimitId, u64); 4]>;
 #[derive(Debug, Default)]
 pub(super) struct Order {
     /// Only limits at which a job waits or is being attempted.
-    lines: AHashMap<LimitId, Line>,
+    lines: AHashMap<LimitId, LimitQueue>,
     jobs: AHashMap<JobId, Job>,
     /// Limits that may have something for the job that is first there.
     ready: VecDeque<LimitId>,
@@ -35,7 +35,7 @@ pub(super) struct Order {
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct LimitQueue {
     /// In the order in which they came, with what each needs.
     waiting: BTreeMap<u64, (JobId, u64)>,
     /// What they need together. A `u128` has place for any number of jobs.
@@ -347,7 +347,7 @@ impl Order {
     }
 }
 
-impl Line {
+impl LimitQueue {
     fn ranks(&mut self) -> &[(u64, u64)] {
         let waiting = &self.waiting;
         self.ranks.get_or_insert_with(|| {

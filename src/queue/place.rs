@@ -18,7 +18,7 @@ pub struct JobId(pub(super) u128);
 
 impl JobId {
     pub fn of(id: &LeaseId) -> Self {
-        Self(id.bits())
+        Self(id.bits().get())
     }
 }
 

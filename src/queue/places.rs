@@ -20,7 +20,7 @@ use super::share::Share;
 use crate::lease::Lease;
 use crate::ledger::Account;
 use crate::ledger::Schedule;
-use crate::limit::{LeaseId, LimitSpec};
+use crate::limit::{LeaseBits, LeaseId, LimitSpec};
 use crate::retry::policy::Queue as Policy;
 
 /// A job that was sent from limit to limit this often begins to insist: it would hardly find all of them free by chance.
@@ -35,7 +35,7 @@ pub struct Places {
     pub(super) order: Order,
     places: AHashMap<JobId, Place>,
     /// The places of jobs that were served, by what the ledger calls their leases.
-    by_lease: AHashMap<u128, JobId>,
+    by_lease: AHashMap<LeaseBits, JobId>,
     pub(super) limits: Limits,
     /// Deadlines, and times by which a lease must be picked up.
     timers: BTreeSet<(u64, JobId)>,

@@ -78,7 +78,8 @@ struct LimitShare {
 #[derive(Debug)]
 pub struct Taken<'s> {
     share: &'s Share,
-    amounts: SmallVec<[TakenAmount; 4]>,
+    /// On the heap: it is seldom made, and every decision carries the space for it.
+    amounts: Vec<TakenAmount>,
     is_admitted: bool,
 }
 
@@ -178,7 +179,7 @@ impl Share {
             if !kept.is_empty() {
                 return Err(kept);
             }
-            let amounts: SmallVec<[TakenAmount; 4]> = needs
+            let amounts: Vec<TakenAmount> = needs
                 .filter_map(|(limit, amount)| {
                     Some(TakenAmount { limit, amount, credit: limits.get_mut(&limit)?.take(amount) })
                 })

@@ -10,7 +10,7 @@ use crate::clock::calendar;
 
 /// One request, and what was decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Line<'a> {
+pub(crate) struct RecordLine<'a> {
     /// RFC 3339 in UTC with nine digits, so that times in order are texts in order.
     pub(crate) time: String,
     pub(crate) domain: Cow<'a, str>,
@@ -26,7 +26,7 @@ pub(crate) struct Line<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor<'a> {
-    pub(crate) entries: Vec<Entry<'a>>,
+    pub(crate) entries: Vec<RecordEntry<'a>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<Override<'a>>,
     /// A text, as proto3 JSON writes 64 bits. Absent: 1.
@@ -35,7 +35,7 @@ pub(crate) struct Descriptor<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct RecordEntry<'a> {
     pub(crate) key: Cow<'a, str>,
     pub(crate) value: Cow<'a, str>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Override<'a> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Message<'a> {
     Asked {
-        line: Line<'a>,
+        line: RecordLine<'a>,
         /// If it holds something until it is over.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease: Option<Cow<'a, str>>,
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn a_line_is_what_json_takes() {
-        let line = Line {
+        let line = RecordLine {
             time: time_text(0),
             domain: "d".into(),
             descriptors: vec![Descriptor {
-                entries: vec![Entry { key: "k".into(), value: "a\"\n".into() }],
+                entries: vec![RecordEntry { key: "k".into(), value: "a\"\n".into() }],
                 limit: Some(Override { requests_per_unit: 5, unit: "MINUTE".into() }),
                 hits_addend: Some("3".to_owned()),
             }],
@@ -114,6 +114,6 @@ mod tests {
             text,
             r#"{"time":"1970-01-01T00:00:00.000000000Z","domain":"d","descriptors":[{"entries":[{"key":"k","value":"a\"\n"}],"limit":{"requestsPerUnit":5,"unit":"MINUTE"},"hitsAddend":"3"}],"status":200}"#
         );
-        assert_eq!(serde_json::from_str::<Line<'static>>(&text).unwrap(), line);
+        assert_eq!(serde_json::from_str::<RecordLine<'static>>(&text).unwrap(), line);
     }
 }

@@ -6,7 +6,7 @@ const ALL: Wanted = Wanted { sample: Sample { highest: u64::MAX }, hash_values: 
 
 fn asked(domain: &str) -> Message<'static> {
     let (time, domain) = (time_text(0), domain.to_owned().into());
-    let line = Line { time, domain, descriptors: Vec::new(), status: 200, duration_ms: None };
+    let line = RecordLine { time, domain, descriptors: Vec::new(), status: 200, duration_ms: None };
     Message::Asked { line, lease: None }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::outline::{Line, Outline, shown};
+use super::outline::{Outline, OutlineLine, shown};
 use crate::limit::Origin;
 
 /// One limit, or one setting of the retry policy, that has changed.
@@ -84,7 +84,11 @@ pub fn of_policy(old: &Value, new: &Value) -> Vec<ConfigChange> {
     changes
 }
 
-fn compare(old: &BTreeMap<String, Line>, new: &BTreeMap<String, Line>, changes: &mut Vec<ConfigChange>) {
+fn compare(
+    old: &BTreeMap<String, OutlineLine>,
+    new: &BTreeMap<String, OutlineLine>,
+    changes: &mut Vec<ConfigChange>,
+) {
     let mut push =
         |sort, name: &str, detail| changes.push(ConfigChange { sort, name: name.to_owned(), detail });
     for (name, line) in new {
@@ -102,12 +106,12 @@ fn compare(old: &BTreeMap<String, Line>, new: &BTreeMap<String, Line>, changes: 
 }
 
 /// A limit that was made through the admin API is now in a file.
-fn is_taken_over(old: &Line, new: &Line) -> bool {
+fn is_taken_over(old: &OutlineLine, new: &OutlineLine) -> bool {
     let api = Origin::Api.to_string();
     old.origin == api && new.origin != api
 }
 
-fn sort_of(old: &Line, new: &Line) -> Sort {
+fn sort_of(old: &OutlineLine, new: &OutlineLine) -> Sort {
     match (old.capacity, new.capacity) {
         (Some(old), Some(new)) if new > old => Sort::Raised,
         (Some(old), Some(new)) if new < old => Sort::Lowered,
@@ -115,13 +119,13 @@ fn sort_of(old: &Line, new: &Line) -> Sort {
     }
 }
 
-fn described(line: &Line) -> String {
+fn described(line: &OutlineLine) -> String {
     let capacity = line.capacity.map(|capacity| format!("capacity {capacity}"));
     let terms = line.terms.iter().map(|(name, value)| format!("{name} {value}"));
     capacity.into_iter().chain(terms).collect::<Vec<_>>().join(", ")
 }
 
-fn difference(old: &Line, new: &Line) -> String {
+fn difference(old: &OutlineLine, new: &OutlineLine) -> String {
     let text = |capacity: Option<u64>| capacity.map(|capacity| capacity.to_string());
     let mut parts = Vec::new();
     if old.capacity != new.capacity {

@@ -16,16 +16,16 @@ use crate::limit::{Charge, Cost, Kind, LimitSpec, Origin, Overage};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     /// Named limits by key.
-    pub named: BTreeMap<String, Line>,
+    pub named: BTreeMap<String, OutlineLine>,
     /// What descriptors ask for, by where it hangs: `llm:tenant:model=gpt-4o:tpm`.
-    pub rules: BTreeMap<String, Line>,
+    pub rules: BTreeMap<String, OutlineLine>,
     /// The patterns of a key in the order in which they are tried, where there are several.
     pub orders: BTreeMap<String, Vec<String>>,
 }
 
 /// One limit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Line {
+pub struct OutlineLine {
     /// Absent if nothing is limited here, or if the limit is a named one with a line of its own.
     pub capacity: Option<u64>,
     /// Everything else that isn't as it would be by default, by the name it has in a file.
@@ -34,7 +34,7 @@ pub struct Line {
 }
 
 /// Lines that differ only in where they were written are equal.
-impl PartialEq for Line {
+impl PartialEq for OutlineLine {
     fn eq(&self, other: &Self) -> bool {
         self.capacity == other.capacity && self.terms == other.terms
     }
@@ -52,7 +52,7 @@ impl Outline {
     pub fn of(registry: &Registry) -> Self {
         let mut outline = Self::default();
         for limit in registry.named() {
-            outline.named.insert(limit.account.key.to_string(), Line::of_named(limit));
+            outline.named.insert(limit.account.key.to_string(), OutlineLine::of_named(limit));
         }
         for name in registry.domain_names() {
             let mut path = String::new();
@@ -88,7 +88,7 @@ impl Outline {
 
     fn add_node(&mut self, node: &Node, path: &str) {
         if node.unlimited {
-            self.rules.insert(format!("{path}{LEADS_TO}unlimited"), Line::of_unlimited(node));
+            self.rules.insert(format!("{path}{LEADS_TO}unlimited"), OutlineLine::of_unlimited(node));
         }
         for rule in &node.rules {
             let mut name = path.to_owned();
@@ -99,12 +99,12 @@ impl Outline {
                 }
                 Target::Derived => write_name(&mut name, &rule.suffix),
             }
-            self.rules.insert(name, Line::of_rule(node, rule));
+            self.rules.insert(name, OutlineLine::of_rule(node, rule));
         }
     }
 }
 
-impl Line {
+impl OutlineLine {
     fn of_named(limit: &NamedLimit) -> Self {
         let mut line = Self::new(limit.spec.origin.to_string());
         line.describe(&limit.spec);

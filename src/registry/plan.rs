@@ -113,9 +113,14 @@ fn look_up<'r>(level: &'r Level, ask: &Ask<'_>) -> Option<Found<'r>> {
 
 /// The names that a rule matched by this request replaces. Nearly always none.
 fn replaced_names<'r>(found: &[Option<Found<'r>>]) -> SmallVec<[&'r str; 2]> {
-    let nodes = found.iter().flatten().map(|found| found.node);
-    let lists = nodes.flat_map(|node| node.rules.iter().map(|rule| &rule.replaces).chain([&node.replaces]));
-    lists.flatten().map(|name| &**name).collect()
+    let mut names = SmallVec::new();
+    for node in found.iter().flatten().map(|found| found.node) {
+        for rule in &node.rules {
+            rule.replaces.iter().for_each(|name| names.push(&**name));
+        }
+        node.replaces.iter().for_each(|name| names.push(&**name));
+    }
+    names
 }
 
 impl Plan {

@@ -38,7 +38,7 @@ pub trait CapacityAhead {
 
 /// What the refused is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct InformedHint {
     pub hint: RetryHint,
     /// How wrong the caller's last hint was, if it had been told one.
     pub error_ms: Option<u64>,
@@ -55,7 +55,7 @@ pub fn on_denied(
     now_ms: u64,
     coming: &mut impl CapacityAhead,
     mut rand: impl FnMut(u64) -> u64,
-) -> Option<Told> {
+) -> Option<InformedHint> {
     let max_ms = policy.rolling.informed_max_ms;
     // The streaks go on, so that the formula knows them when it is needed.
     let mut formula: SmallVec<[u64; 4]> = SmallVec::new();
@@ -70,7 +70,7 @@ pub fn on_denied(
     let returning = returning(needs, is_retry, now_ms);
     if let Returning::Early { at_ms } = returning {
         let ms = at_ms.saturating_sub(now_ms).max(base_ms).min(max_ms);
-        return Some(Told { hint: RetryHint { ms }, error_ms: None });
+        return Some(InformedHint { hint: RetryHint { ms }, error_ms: None });
     }
     let jitter_ms = rand(jitter_ms);
     let (mut at_ms, mut formula_ms) = (now_ms, 0);
@@ -101,7 +101,10 @@ pub fn on_denied(
         _ => None,
     };
     if wait_ms > max_ms {
-        return Some(Told { hint: RetryHint { ms: max_ms.saturating_sub(jitter_ms).max(1) }, error_ms });
+        return Some(InformedHint {
+            hint: RetryHint { ms: max_ms.saturating_sub(jitter_ms).max(1) },
+            error_ms,
+        });
     }
     // What the formula says has its jitter already.
     let ms = wait_ms.max(base_ms).saturating_add(jitter_ms).max(formula_ms).min(max_ms);
@@ -113,7 +116,7 @@ pub fn on_denied(
             }
         });
     }
-    Some(Told { hint: RetryHint { ms }, error_ms })
+    Some(InformedHint { hint: RetryHint { ms }, error_ms })
 }
 
 /// A limit admitted a request. `remembers`: the ledger can't tell when this comes back, so it has to be remembered here. Returns how wrong
@@ -336,9 +339,9 @@ mod tests {
             let mut known = Fixed(&[Some(back_ms)], 0);
             on_denied(&[need], false, &policy(), now_ms, &mut known, |_| 0).unwrap()
         };
-        assert_eq!(ask(NOW_MS, 1_000), Told { hint: RetryHint { ms: 1_000 }, error_ms: None });
+        assert_eq!(ask(NOW_MS, 1_000), InformedHint { hint: RetryHint { ms: 1_000 }, error_ms: None });
         let again = ask(NOW_MS + 1_010, 1_500);
-        assert_eq!(again, Told { hint: RetryHint { ms: 490 }, error_ms: Some(500) });
+        assert_eq!(again, InformedHint { hint: RetryHint { ms: 490 }, error_ms: Some(500) });
         let admitted = Need { has_failed: false, ..need };
         assert_eq!(on_admitted(&admitted, false, false, NOW_MS + 1_500), Some(0));
         assert_eq!(on_admitted(&admitted, false, false, NOW_MS + 1_500), None);

@@ -42,7 +42,7 @@ pub(crate) struct Tells {
 
 /// What is told of one descriptor.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ToldDescriptor {
     /// Its limit is in quota mode.
     pub(crate) is_quota: bool,
     pub(crate) is_over: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Checked {
     /// If a completion is needed.
     pub(crate) lease: Option<CheckLease>,
     /// One per descriptor, if it is to be told.
-    pub(crate) told: Option<Vec<Told>>,
+    pub(crate) told: Option<Vec<ToldDescriptor>>,
 }
 
 /// The lease of a call.
@@ -81,8 +81,9 @@ impl Service {
             let reports = check.completions.iter().map(|completion| completion.report);
             Box::pin(self.complete_reports(check.domain, reports)).await;
         }
-        let mut checked = Checked { statuses: SmallVec::new(), denial: None, lease: None, told: None };
-        if !check.asks.is_empty() {
+        let mut checked = if check.asks.is_empty() {
+            Checked { statuses: SmallVec::new(), denial: None, lease: None, told: None }
+        } else {
             let snapshot = self.live.load_full();
             let is_retry = take_retry_marks(&mut check.asks, &snapshot.retry.budget.descriptor_key);
             let request =
@@ -92,7 +93,7 @@ impl Service {
                 self.record_asked(&snapshot, &request, &decision);
             }
             let late = decision.late.take();
-            checked.lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
+            let lease = decision.lease.zip(decision.undo).map(|(lease, undo)| {
                 let issued = self.leases.issue(&lease, "");
                 let unsent = if issued.is_some() {
                     Some(UnsentLease::lease(self, lease.id.clone(), undo))
@@ -106,22 +107,21 @@ impl Service {
                 // A lease that has no token can still be completed here.
                 CheckLease { handle: token.unwrap_or_else(|| lease.id.to_string()), unsent }
             });
-            (checked.statuses, checked.denial) = (decision.statuses, decision.denial);
+            let (statuses, denial) = (decision.statuses, decision.denial);
             if let Some(late) = late {
                 // After the lease is tied to its answer: a caller that leaves while this waits gives it back.
                 Box::pin(self.charge_late(late)).await;
             }
-            if self.tells.dynamic_metadata {
-                checked.told = Some(told(&snapshot.registry, &request, &checked.statuses));
-            }
-        }
+            let told = self.tells.dynamic_metadata.then(|| told(&snapshot.registry, &request, &statuses));
+            Checked { statuses, denial, lease, told }
+        };
         if self.tells.dynamic_metadata && checked.told.is_none() {
             checked.told = Some(Vec::new());
         }
         for completion in &check.completions {
             checked.statuses.insert(completion.index, DescriptorStatus::bare());
             if let Some(told) = &mut checked.told {
-                told.insert(completion.index, Told::default());
+                told.insert(completion.index, ToldDescriptor::default());
             }
         }
         Ok(checked)
@@ -129,10 +129,14 @@ impl Service {
 }
 
 /// Looked up once more, so that decisions don't carry what hardly any answer needs.
-fn told(registry: &Registry, request: &Request<'_, '_>, statuses: &[DescriptorStatus]) -> Vec<Told> {
+fn told(
+    registry: &Registry,
+    request: &Request<'_, '_>,
+    statuses: &[DescriptorStatus],
+) -> Vec<ToldDescriptor> {
     let tell = |(ask, status): (&Ask<'_>, &DescriptorStatus)| {
         let node = registry.node(request.domain, ask).filter(|node| !node.rules.is_empty());
-        Told {
+        ToldDescriptor {
             is_quota: node.is_some_and(|node| node.quota),
             is_over: status.is_over,
             metadata: node.and_then(|node| node.metadata.clone()),

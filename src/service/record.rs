@@ -11,7 +11,7 @@ use super::Service;
 use crate::admission::{Decision, Request};
 use crate::clock;
 use crate::record::{
-    Descriptor, Entry, Line, Message, Override, Recording, TooManyRecorders, Wanted, time_text,
+    Descriptor, Message, Override, RecordEntry, RecordLine, Recording, TooManyRecorders, Wanted, time_text,
 };
 use crate::registry::Ask;
 use crate::snapshot::Snapshot;
@@ -33,7 +33,7 @@ impl Service {
         self.recorders.tell_asked(tenant_number(first), |wanted| {
             let (time, domain) = (time.clone(), request.domain.into());
             let descriptors = self.descriptors(snapshot, request, wanted.hash_values);
-            let line = Line { time, domain, descriptors, status, duration_ms: None };
+            let line = RecordLine { time, domain, descriptors, status, duration_ms: None };
             Message::Asked { line, lease: lease.as_deref().map(Cow::from) }
         });
     }
@@ -46,14 +46,14 @@ impl Service {
         hash_values: bool,
     ) -> Vec<Descriptor<'d>> {
         let mark = &snapshot.retry.budget.descriptor_key;
-        let mut marks = request.is_retry.then(|| Entry { key: (&**mark).into(), value: "1".into() });
+        let mut marks = request.is_retry.then(|| RecordEntry { key: (&**mark).into(), value: "1".into() });
         let descriptor = |ask: &Ask<'w>| {
             let values = match hash_values {
                 true => snapshot.registry.masked(request.domain, ask, |value| self.leases.pseudonym(value)),
                 false => ask.entries.iter().map(|entry| entry.value.into()).collect(),
             };
             let entries = iter::zip(&ask.entries, values);
-            let entries = entries.map(|(entry, value)| Entry { key: entry.key.into(), value });
+            let entries = entries.map(|(entry, value)| RecordEntry { key: entry.key.into(), value });
             let limit = ask.limit.map(|limit| Override {
                 requests_per_unit: limit.requests_per_unit,
                 unit: limit.unit.name().to_uppercase().into(),

@@ -12,7 +12,7 @@ use super::unsent::UnsentLease;
 use crate::admission::{Asked, DecideError, Decision, Denial, Name, is_used};
 use crate::clock;
 use crate::lease::Lease;
-use crate::lease::leases::Known;
+use crate::lease::leases::KnownLease;
 use crate::ledger::{Account, Chain, LedgerError};
 use crate::limit::{Cost, LeaseId, LimitSpec};
 use crate::queue::Need;
@@ -139,9 +139,9 @@ impl Service {
     ) -> Result<Option<Grant>, ReserveError> {
         let AskName::Lease(id) = &ask.name else { return Ok(None) };
         let lease = match self.leases.known(id, &ask.wants) {
-            Known::Nothing => return Ok(None),
-            Known::Used => return Err(ReserveError::LeaseIdUsed),
-            Known::Same(lease) => lease,
+            KnownLease::Nothing => return Ok(None),
+            KnownLease::Used => return Err(ReserveError::LeaseIdUsed),
+            KnownLease::Same(lease) => lease,
         };
         let (token, reserved_at_unix_ms) = (self.leases.token(&lease), lease.reserved_at_unix_ms);
         // A job that waited in the queue has a lease of another name, and was told of that.

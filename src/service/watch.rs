@@ -13,7 +13,7 @@ use super::inspect::LimitState;
 use crate::activity::{By, Event, Heavy, LIST_MAX, shown};
 use crate::clock;
 use crate::ledger::{Account, Ledger, LedgerError};
-use crate::queue::Waiting;
+use crate::queue::WaitingJobs;
 use crate::registry::NamedLimit;
 use crate::telemetry::Decided;
 
@@ -118,7 +118,7 @@ impl Service {
     }
 
     /// The limits that most jobs wait at.
-    pub(crate) fn lines(&self, places: usize) -> Vec<Waiting> {
+    pub(crate) fn lines(&self, places: usize) -> Vec<WaitingJobs> {
         self.queue.lines(places)
     }
 

@@ -12,7 +12,7 @@ use crate::admission::Denial;
 pub(super) struct Decisions(BufWriter<File>);
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct DecisionLine<'a> {
     at: &'a str,
     time: f64,
     code: &'static str,
@@ -52,7 +52,7 @@ impl Decisions {
         denial: Option<&Denial>,
         against: Option<&'static str>,
     ) -> io::Result<()> {
-        let line = Line {
+        let line = DecisionLine {
             at,
             time: seconds(time_ms),
             code: code(denial),

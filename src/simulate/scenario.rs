@@ -52,7 +52,7 @@ pub(super) struct Scenario {
 pub(super) struct Population {
     pub(super) name: String,
     pub(super) domain: String,
-    pub(super) descriptors: Vec<Vec<Entry>>,
+    pub(super) descriptors: Vec<Vec<EntryTemplate>>,
     pub(super) tenants: u64,
     pub(super) arrivals: Arrivals,
     pub(super) cost: u64,
@@ -93,7 +93,7 @@ impl Retry {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct EntryTemplate {
     pub(super) key: String,
     pub(super) value: Vec<Piece>,
 }
@@ -220,7 +220,7 @@ fn arrivals(fields: &Fields<'_>) -> Option<Arrivals> {
     }
 }
 
-fn descriptors(fields: &Fields<'_>) -> Vec<Vec<Entry>> {
+fn descriptors(fields: &Fields<'_>) -> Vec<Vec<EntryTemplate>> {
     let list = fields.list("descriptors");
     if list.items.is_empty() {
         let words = "is missing: a list of descriptors, each a list of entries as `tenant=t{tenant}`";
@@ -248,7 +248,7 @@ fn descriptors(fields: &Fields<'_>) -> Vec<Vec<Entry>> {
     descriptors
 }
 
-fn entry(text: &str) -> Result<Entry, String> {
+fn entry(text: &str) -> Result<EntryTemplate, String> {
     let (key, mut rest) = match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => (key.to_owned(), value),
         _ => return Err(format!("must be written key=value, not `{text}`")),
@@ -269,7 +269,7 @@ fn entry(text: &str) -> Result<Entry, String> {
     if !rest.is_empty() {
         value.push(Piece::Text(rest.to_owned()));
     }
-    Ok(Entry { key, value })
+    Ok(EntryTemplate { key, value })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::record::Line;
+use crate::record::RecordLine;
 
 /// How long after a line an earlier one may still come.
 const LATE_MS: u64 = 1_000;
@@ -23,7 +23,7 @@ type Place = (String, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    lines: BTreeMap<Place, Waiting>,
+    lines: BTreeMap<Place, HeldLine>,
     /// Where the lines are whose requests are not over, by lease.
     open: HashMap<String, Place>,
     bytes: usize,
@@ -33,8 +33,8 @@ pub(super) struct Order {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    line: Line<'static>,
+struct HeldLine {
+    line: RecordLine<'static>,
     lease: Option<String>,
     come_ms: u64,
     bytes: usize,
@@ -42,7 +42,7 @@ struct Waiting {
 
 impl Order {
     /// False if it comes too late to be in order, and so was left out.
-    pub(super) fn push(&mut self, line: Line<'static>, lease: Option<String>, now_ms: u64) -> bool {
+    pub(super) fn push(&mut self, line: RecordLine<'static>, lease: Option<String>, now_ms: u64) -> bool {
         if line.time < self.last {
             return false;
         }
@@ -53,7 +53,7 @@ impl Order {
         }
         let bytes = LINE_BYTES + length(&line);
         self.bytes += bytes;
-        self.lines.insert(place, Waiting { line, lease, come_ms: now_ms, bytes });
+        self.lines.insert(place, HeldLine { line, lease, come_ms: now_ms, bytes });
         true
     }
 
@@ -67,7 +67,7 @@ impl Order {
     }
 
     /// The next line, if it is complete.
-    pub(super) fn next(&mut self, now_ms: u64) -> Option<Line<'static>> {
+    pub(super) fn next(&mut self, now_ms: u64) -> Option<RecordLine<'static>> {
         let (_, first) = self.lines.first_key_value()?;
         let held_ms = if first.lease.is_some() { HELD_MS } else { LATE_MS };
         let is_complete = now_ms.saturating_sub(first.come_ms) >= held_ms || self.bytes > BYTES_MAX;
@@ -75,8 +75,8 @@ impl Order {
     }
 
     /// The next line, however it is.
-    pub(super) fn pop(&mut self) -> Option<Line<'static>> {
-        let (place, Waiting { line, lease, bytes, .. }) = self.lines.pop_first()?;
+    pub(super) fn pop(&mut self) -> Option<RecordLine<'static>> {
+        let (place, HeldLine { line, lease, bytes, .. }) = self.lines.pop_first()?;
         if let Some(lease) = lease
             && self.open.get(&lease) == Some(&place)
         {
@@ -89,7 +89,7 @@ impl Order {
 }
 
 /// The texts of a line.
-fn length(line: &Line<'_>) -> usize {
+fn length(line: &RecordLine<'_>) -> usize {
     let entries = line.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
     line.domain.len() + entries.map(|entry| 64 + entry.key.len() + entry.value.len()).sum::<usize>()
 }
@@ -97,11 +97,11 @@ fn length(line: &Line<'_>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Descriptor, Entry, time_text};
+    use crate::record::{Descriptor, RecordEntry, time_text};
 
-    fn line(at_ms: u64) -> Line<'static> {
+    fn line(at_ms: u64) -> RecordLine<'static> {
         let time = time_text(at_ms * 1_000_000);
-        Line { time, domain: "d".into(), descriptors: Vec::new(), status: 200, duration_ms: None }
+        RecordLine { time, domain: "d".into(), descriptors: Vec::new(), status: 200, duration_ms: None }
     }
 
     fn next(order: &mut Order, now_ms: u64) -> Option<(String, Option<u64>)> {
@@ -150,9 +150,9 @@ mod tests {
     fn what_waits_is_bounded() {
         let mut order = Order::default();
         let large = || {
-            let entry = Entry { key: "k".into(), value: "v".repeat(BYTES_MAX / 4).into() };
+            let entry = RecordEntry { key: "k".into(), value: "v".repeat(BYTES_MAX / 4).into() };
             let descriptors = vec![Descriptor { entries: vec![entry], limit: None, hits_addend: None }];
-            Line { descriptors, ..line(1) }
+            RecordLine { descriptors, ..line(1) }
         };
         for lease in ["a", "b", "c"] {
             order.push(large(), Some(lease.to_owned()), 0);

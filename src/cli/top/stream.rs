@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::super::admin::{Server, TIMEOUT};
+use super::super::admin::{AdminServer, TIMEOUT};
 use super::state::{Happened, Input};
 
 /// Between two tries.
@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_secs(30);
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 /// Follows the events until nobody listens.
-pub(super) async fn follow(server: Server, to: mpsc::Sender<Input>) {
+pub(super) async fn follow(server: AdminServer, to: mpsc::Sender<Input>) {
     while !to.is_closed() {
         // Why a stream ended is not told: the question about the heaviest fails as well, and that is shown.
         let _ = once(&server, &to).await;
@@ -28,7 +28,7 @@ pub(super) async fn follow(server: Server, to: mpsc::Sender<Input>) {
     }
 }
 
-async fn once(server: &Server, to: &mpsc::Sender<Input>) -> anyhow::Result<()> {
+async fn once(server: &AdminServer, to: &mpsc::Sender<Input>) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     let opening = tokio::time::timeout(TIMEOUT, server.open("/v1/events", &mut tasks));
     let mut body = opening.await.context("no answer")??;

@@ -11,7 +11,8 @@ fn show(value: &Value<'_>) -> String {
         Data::Scalar { text, plain: false } => format!("{text:?}@{line}"),
         Data::List(items) => format!("[{}]@{line}", items.iter().map(show).collect::<Vec<_>>().join(" ")),
         Data::Map(entries) => {
-            let entry = |entry: &Entry<'_>| format!("{}@{}={}", entry.key, entry.line, show(&entry.value));
+            let entry =
+                |entry: &MappingEntry<'_>| format!("{}@{}={}", entry.key, entry.line, show(&entry.value));
             format!("{{{}}}@{line}", entries.iter().map(entry).collect::<Vec<_>>().join(" "))
         }
     }

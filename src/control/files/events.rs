@@ -19,11 +19,11 @@ const OPEN_MAX: usize = 1_000;
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     wake: Notify,
-    told: Mutex<Told>,
+    told: Mutex<OpenFiles>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct OpenFiles {
     /// Files that were written to and have not been closed since.
     open: AHashSet<PathBuf>,
     /// Something was closed, renamed or removed since the files were last at rest.
@@ -58,7 +58,7 @@ impl Heard {
 
     /// The files don't change any more, even if somebody still has them open. Forgets all events so far.
     pub(super) fn forget(&self) {
-        *self.told.lock() = Told::default();
+        *self.told.lock() = OpenFiles::default();
     }
 
     fn take(&self, event: notify::Result<Event>) {
@@ -72,11 +72,11 @@ impl Heard {
             EventKind::Create(CreateKind::File) | EventKind::Modify(ModifyKind::Data(_)) => {
                 told.open.extend(event.paths.into_iter().filter(|path| is_hot(path)));
                 if told.open.len() > OPEN_MAX {
-                    *told = Told::default();
+                    *told = OpenFiles::default();
                 }
             }
             // Events were lost, or this one says little.
-            _ if event.need_rescan() => *told = Told::default(),
+            _ if event.need_rescan() => *told = OpenFiles::default(),
             _ => {}
         }
         drop(told);
@@ -84,7 +84,7 @@ impl Heard {
     }
 }
 
-impl Told {
+impl OpenFiles {
     fn finish(&mut self, paths: &[PathBuf]) {
         self.open.retain(|path| !paths.contains(path));
         self.finished = true;

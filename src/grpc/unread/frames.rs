@@ -14,7 +14,7 @@ const NO_KIND: u8 = u8::MAX;
 
 /// Something of a frame that is worth telling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum FramePart {
     /// So many bytes of a DATA frame.
     Data {
         stream: u32,
@@ -45,12 +45,12 @@ impl Frames {
         Self { head: [0; HEAD_BYTES], head_bytes: 0, left: 0, kind: NO_KIND, stream: 0 }
     }
 
-    pub(super) fn look_at(&mut self, mut bytes: &[u8], mut see: impl FnMut(Seen)) {
+    pub(super) fn look_at(&mut self, mut bytes: &[u8], mut see: impl FnMut(FramePart)) {
         while !bytes.is_empty() {
             if self.left > 0 {
                 let count = self.left.min(bytes.len());
                 if self.kind == DATA {
-                    see(Seen::Data { stream: self.stream, bytes: count });
+                    see(FramePart::Data { stream: self.stream, bytes: count });
                 }
                 self.left -= count;
                 bytes = &bytes[count..];
@@ -73,7 +73,7 @@ impl Frames {
                 self.begin(self.head);
             }
             if self.kind == RST_STREAM {
-                see(Seen::Reset { stream: self.stream });
+                see(FramePart::Reset { stream: self.stream });
             }
         }
     }
@@ -115,8 +115,8 @@ mod tests {
             let (mut data, mut resets) = ([0; 6], Vec::new());
             for part in bytes.chunks(piece) {
                 frames.look_at(part, |seen| match seen {
-                    Seen::Data { stream, bytes } => data[stream as usize] += bytes,
-                    Seen::Reset { stream } => resets.push(stream),
+                    FramePart::Data { stream, bytes } => data[stream as usize] += bytes,
+                    FramePart::Reset { stream } => resets.push(stream),
                 });
             }
             assert_eq!((data, &resets[..]), ([0, 9, 0, 0, 0, 3], &[1][..]), "in pieces of {piece}");

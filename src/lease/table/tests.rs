@@ -15,7 +15,12 @@ fn bytes(length: usize) -> Box<[u8]> {
     vec![7; length].into_boxed_slice()
 }
 
-fn open(table: &LeaseTable, id: u128, ends_ms: u64) -> Option<LeaseState> {
+/// A lease of that number.
+fn bits(number: u128) -> LeaseBits {
+    LeaseBits::new(number)
+}
+
+fn open(table: &LeaseTable, id: LeaseBits, ends_ms: u64) -> Option<LeaseState> {
     match table.open(id, bytes(9), ends_ms, |_| true) {
         Opened::New => None,
         Opened::Again(record) => Some(record.state),
@@ -26,32 +31,32 @@ fn open(table: &LeaseTable, id: u128, ends_ms: u64) -> Option<LeaseState> {
 #[test]
 fn a_lease_is_found_until_it_ends() {
     let table = LeaseTable::new(10);
-    assert_eq!(open(&table, 1, 5_000), None);
-    assert_eq!(table.find(1), Some(LeaseRecord { state: LeaseState::Open, bytes: bytes(9) }));
-    assert_eq!(table.find(2), None);
+    assert_eq!(open(&table, bits(1), 5_000), None);
+    assert_eq!(table.find(bits(1)), Some(LeaseRecord { state: LeaseState::Open, bytes: bytes(9) }));
+    assert_eq!(table.find(bits(2)), None);
     assert_eq!(table.sweep(4_999), 0);
     assert_eq!(table.sweep(5_000), 1);
-    assert_eq!((table.find(1), table.len()), (None, 0));
+    assert_eq!((table.find(bits(1)), table.len()), (None, 0));
 }
 
 #[test]
 fn the_first_of_a_name_stays() {
     let table = LeaseTable::new(10);
-    assert_eq!(open(&table, 1, 5_000), None);
-    assert_eq!(table.open(1, bytes(3), 9_000, |there| there.len() == 3), Opened::Taken);
-    assert!(table.complete(1, bytes(9), 5_000, 0));
-    assert_eq!(open(&table, 1, 5_000), Some(LeaseState::Completed));
+    assert_eq!(open(&table, bits(1), 5_000), None);
+    assert_eq!(table.open(bits(1), bytes(3), 9_000, |there| there.len() == 3), Opened::Taken);
+    assert!(table.complete(bits(1), bytes(9), 5_000, 0));
+    assert_eq!(open(&table, bits(1), 5_000), Some(LeaseState::Completed));
     assert_eq!(table.len(), 1);
 }
 
 #[test]
 fn a_completed_lease_is_completed_once_and_never_counts_as_unseen() {
     let table = LeaseTable::new(10);
-    open(&table, 1, 5_000);
-    assert!(table.complete(1, bytes(9), 5_000, 0));
-    assert!(!table.complete(1, bytes(9), 5_000, 0));
-    assert!(table.complete(2, bytes(9), 5_000, 0), "one that was reserved elsewhere");
-    assert_eq!(table.find(2).unwrap().state, LeaseState::Completed);
+    open(&table, bits(1), 5_000);
+    assert!(table.complete(bits(1), bytes(9), 5_000, 0));
+    assert!(!table.complete(bits(1), bytes(9), 5_000, 0));
+    assert!(table.complete(bits(2), bytes(9), 5_000, 0), "one that was reserved elsewhere");
+    assert_eq!(table.find(bits(2)).unwrap().state, LeaseState::Completed);
     assert_eq!((table.sweep(9_000), table.len()), (0, 0));
 }
 
@@ -88,7 +93,7 @@ fn a_completed_name_is_refused_or_new() {
     for (is_crowded, after_ms, expected) in rows {
         let (table, mut core) = (LeaseTable::new(4), Core::default());
         if is_crowded {
-            (100..103).for_each(|other| assert_eq!(open(&table, other, u64::MAX), None));
+            (100..103).for_each(|other| assert_eq!(open(&table, bits(other), u64::MAX), None));
         }
         let used = |core: &mut Core, now_ms| core.balance(&account, 1, now_ms).used;
         assert_eq!(core.apply(&reserve, 0).unwrap().verdict, Verdict::Done);
@@ -119,29 +124,29 @@ fn a_completed_name_is_refused_or_new() {
 #[test]
 fn a_lease_that_nobody_was_told_of_is_forgotten_with_its_last_answer() {
     let table = LeaseTable::new(10);
-    let again = |id| assert!(matches!(table.open(id, bytes(9), 5_000, |_| true), Opened::Again(_)));
-    open(&table, 1, 5_000);
+    let again = |id| assert!(matches!(table.open(bits(id), bytes(9), 5_000, |_| true), Opened::Again(_)));
+    open(&table, bits(1), 5_000);
     again(1);
-    assert_eq!((table.unsent(1), table.len()), (Some(false), 1), "another answer is under way");
-    assert_eq!((table.unsent(1), table.len()), (Some(true), 0));
-    open(&table, 2, 5_000);
+    assert_eq!((table.unsent(bits(1)), table.len()), (Some(false), 1), "another answer is under way");
+    assert_eq!((table.unsent(bits(1)), table.len()), (Some(true), 0));
+    open(&table, bits(2), 5_000);
     again(2);
-    table.sent(2);
-    assert_eq!((table.unsent(2), table.len()), (Some(false), 1), "somebody was told");
-    open(&table, 3, 5_000);
-    table.complete(3, bytes(9), 5_000, 0);
-    assert_eq!(table.unsent(3), Some(false), "whoever completed it knows of it");
-    assert_eq!(table.unsent(4), None);
+    table.sent(bits(2));
+    assert_eq!((table.unsent(bits(2)), table.len()), (Some(false), 1), "somebody was told");
+    open(&table, bits(3), 5_000);
+    table.complete(bits(3), bytes(9), 5_000, 0);
+    assert_eq!(table.unsent(bits(3)), Some(false), "whoever completed it knows of it");
+    assert_eq!(table.unsent(bits(4)), None);
 }
 
 #[test]
 fn another_name_of_a_lease_never_counts_as_unseen() {
     let table = LeaseTable::new(10);
-    open(&table, 1, 5_000);
-    table.open_alias(2, bytes(9), 5_000);
-    table.open_alias(1, bytes(3), 5_000);
-    assert_eq!(table.find(1).unwrap().bytes.len(), 9, "what is there stays");
-    assert!(table.complete(1, bytes(9), 5_000, 0));
+    open(&table, bits(1), 5_000);
+    table.open_alias(bits(2), bytes(9), 5_000);
+    table.open_alias(bits(1), bytes(3), 5_000);
+    assert_eq!(table.find(bits(1)).unwrap().bytes.len(), 9, "what is there stays");
+    assert!(table.complete(bits(1), bytes(9), 5_000, 0));
     assert_eq!((table.sweep(5_000), table.len()), (0, 0));
 }
 
@@ -149,9 +154,9 @@ fn another_name_of_a_lease_never_counts_as_unseen() {
 fn what_ends_first_makes_room() {
     let table = LeaseTable::new(3);
     for (id, ends_ms) in [(1, 30_000), (2, 10_000), (3, 20_000), (4, 40_000)] {
-        open(&table, id, ends_ms);
+        open(&table, bits(id), ends_ms);
     }
-    let there = |id| table.find(id).is_some();
+    let there = |id| table.find(bits(id)).is_some();
     assert_eq!([there(1), there(2), there(3), there(4)], [true, false, true, true]);
 }
 
@@ -159,22 +164,22 @@ fn what_ends_first_makes_room() {
 fn once_half_full_completed_leases_go_after_a_minute() {
     let table = LeaseTable::new(4);
     for id in 1..=3 {
-        open(&table, id, 3_600_000);
+        open(&table, bits(id), 3_600_000);
     }
-    table.complete(1, bytes(9), 3_600_000, 1_000);
+    table.complete(bits(1), bytes(9), 3_600_000, 1_000);
     assert_eq!(table.sweep(61_000), 0);
-    assert_eq!((table.find(1), table.len()), (None, 2));
+    assert_eq!((table.find(bits(1)), table.len()), (None, 2));
 }
 
 #[test]
 fn long_leases_weigh_more() {
     let table = LeaseTable::new(4);
-    open(&table, 1, 1_000);
-    open(&table, 2, 2_000);
-    assert_eq!(table.open(3, bytes(2 * BYTES_PER_PLACE), 3_000, |_| true), Opened::New);
-    assert_eq!((table.find(1), table.len()), (None, 2));
-    assert_eq!(table.open(4, bytes(4 * BYTES_PER_PLACE), 9_000, |_| true), Opened::New);
-    assert_eq!((table.find(4), table.len()), (None, 2), "it would never fit");
+    open(&table, bits(1), 1_000);
+    open(&table, bits(2), 2_000);
+    assert_eq!(table.open(bits(3), bytes(2 * BYTES_PER_PLACE), 3_000, |_| true), Opened::New);
+    assert_eq!((table.find(bits(1)), table.len()), (None, 2));
+    assert_eq!(table.open(bits(4), bytes(4 * BYTES_PER_PLACE), 9_000, |_| true), Opened::New);
+    assert_eq!((table.find(bits(4)), table.len()), (None, 2), "it would never fit");
 }
 
 proptest! {
@@ -191,17 +196,17 @@ proptest! {
             match what {
                 0 => {
                     let there = list.get(&id).map(|(state, _)| *state);
-                    prop_assert_eq!(open(&table, id, ends_ms), there);
+                    prop_assert_eq!(open(&table, bits(id), ends_ms), there);
                     list.entry(id).or_insert((LeaseState::Open, ends_ms));
                 }
                 1 => {
                     let known = list.get(&id).is_some_and(|(state, _)| *state == LeaseState::Completed);
-                    prop_assert_eq!(table.complete(id, bytes(9), ends_ms, now_ms), !known);
+                    prop_assert_eq!(table.complete(bits(id), bytes(9), ends_ms, now_ms), !known);
                     if !known {
                         list.insert(id, (LeaseState::Completed, ends_ms));
                     }
                 }
-                2 => prop_assert_eq!(table.find(id).map(|record| record.state), list.get(&id).map(|(state, _)| *state)),
+                2 => prop_assert_eq!(table.find(bits(id)).map(|record| record.state), list.get(&id).map(|(state, _)| *state)),
                 _ => {
                     now_ms += seconds * 500;
                     let ended = |ends_ms: u64| ends_ms.next_multiple_of(TICK_MS) <= now_ms;

@@ -17,6 +17,7 @@ use crate::ledger::{
     Account, Action, Balance, Chain, Hold, Keep, LedgerError, Outcome, Refusal, RefusalCode, Release,
     Schedule, Transfer, Verdict,
 };
+use crate::limit::LeaseBits;
 
 /// What settles leases may take a part of the records beyond the maximum: one in so many.
 const SETTLING_PART: usize = 16;
@@ -175,7 +176,7 @@ impl Core {
 
     /// From here on it succeeds.
     fn commit(&mut self, chain: &Chain, trial: &mut Trial, now_ms: u64) {
-        let lease = if is_anonymous(chain) { 0 } else { chain.lease.bits() };
+        let lease = if is_anonymous(chain) { LeaseBits::NONE } else { chain.lease.bits() };
         let mut takes = 0;
         for transfer in &chain.transfers {
             let id = transfer.account.id;
@@ -212,7 +213,15 @@ impl Core {
         }
     }
 
-    fn hold(&mut self, chain: &Chain, lease: u128, slot: u32, purpose: Purpose, hold: Hold, now_ms: u64) {
+    fn hold(
+        &mut self,
+        chain: &Chain,
+        lease: LeaseBits,
+        slot: u32,
+        purpose: Purpose,
+        hold: Hold,
+        now_ms: u64,
+    ) {
         let lifetime_ms = u64::from(hold.lifetime_seconds.get()) * 1000;
         match chain.keep {
             Keep::Nothing | Keep::ForUndo => self.store.count(slot, hold.amount, now_ms, lifetime_ms),
@@ -230,7 +239,7 @@ impl Core {
         }
     }
 
-    fn void(&mut self, lease: u128, slot: u32, purpose: Purpose, now_ms: u64) {
+    fn void(&mut self, lease: LeaseBits, slot: u32, purpose: Purpose, now_ms: u64) {
         let at = self.store.find(lease, slot, purpose).expect("what was tried must be there");
         // A full ledger does not remember names.
         if self.store.record(at).for_retries && !self.is_full() {

@@ -1,6 +1,7 @@
 //! One reservation, or one name, as the embedded ledger remembers it.
 
 use super::store::NONE;
+use crate::limit::LeaseBits;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -21,7 +22,7 @@ pub(super) enum Fate {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
-    pub(super) lease: u128,
+    pub(super) lease: LeaseBits,
     pub amount: u64,
     pub(super) until_ms: u64,
     pub(super) account: u32,
@@ -41,7 +42,7 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn counted(
-        lease: u128,
+        lease: LeaseBits,
         account: u32,
         purpose: Purpose,
         amount: u64,
@@ -52,7 +53,13 @@ impl Record {
     }
 
     /// A record that only remembers what became of a name.
-    pub(super) fn name_only(lease: u128, account: u32, purpose: Purpose, fate: Fate, amount: u64) -> Self {
+    pub(super) fn name_only(
+        lease: LeaseBits,
+        account: u32,
+        purpose: Purpose,
+        fate: Fate,
+        amount: u64,
+    ) -> Self {
         let (until_ms, before, after, next_of_lease) = (0, NONE, NONE, NONE);
         let (before_of_account, after_of_account) = (NONE, NONE);
         Self {
@@ -73,6 +80,6 @@ impl Record {
     }
 
     pub(super) fn is_anonymous(&self) -> bool {
-        self.lease == 0
+        self.lease == LeaseBits::NONE
     }
 }

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 pub(super) use self::timeline::Releases;
 use self::timeline::Timelines;
 use super::record::{Fate, Purpose, Record};
-use crate::limit::LimitId;
+use crate::limit::{LeaseBits, LimitId};
 
 /// No place.
 pub(super) const NONE: u32 = u32::MAX;
@@ -115,18 +115,18 @@ impl Store {
         slot
     }
 
-    pub(super) fn find(&self, lease: u128, account: u32, purpose: Purpose) -> Option<u32> {
+    pub(super) fn find(&self, lease: LeaseBits, account: u32, purpose: Purpose) -> Option<u32> {
         let is_it = |record: &Record| record.account == account && record.purpose == purpose;
         self.of_lease(lease).find(|&at| is_it(&self.records[at as usize]))
     }
 
     /// What became of each record of a lease.
-    pub(super) fn fates(&self, lease: u128) -> impl Iterator<Item = Fate> {
+    pub(super) fn fates(&self, lease: LeaseBits) -> impl Iterator<Item = Fate> {
         self.of_lease(lease).map(|at| self.records[at as usize].fate)
     }
 
     /// The records of a lease.
-    fn of_lease(&self, lease: u128) -> impl Iterator<Item = u32> {
+    fn of_lease(&self, lease: LeaseBits) -> impl Iterator<Item = u32> {
         let hash = self.hasher.hash_one(lease);
         let first = self.by_lease.find(hash, |&at| self.records[at as usize].lease == lease).copied();
         std::iter::successors(first, |&at| {
@@ -149,7 +149,8 @@ impl Store {
             self.slots[slot as usize].pending += amount;
             self.note_taken(counting, amount);
         } else {
-            let at = self.insert(Record::counted(0, slot, Purpose::Reserve, amount, false), until_ms);
+            let at = self
+                .insert(Record::counted(LeaseBits::NONE, slot, Purpose::Reserve, amount, false), until_ms);
             self.slots[slot as usize].counting = at;
         }
     }

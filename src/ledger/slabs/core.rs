@@ -36,13 +36,13 @@ pub struct Need<A> {
 }
 
 /// Wakes requests that wait for the answer to somebody else's ask.
-pub trait Bell: Default {
-    type Waiting;
+pub trait Notifier: Default {
+    type Subscription;
 
-    /// Called under the limit's lock, so that no ring is missed.
-    fn listen(&mut self) -> Self::Waiting;
+    /// Called under the limit's lock, so that no notice is missed.
+    fn subscribe(&mut self) -> Self::Subscription;
 
-    fn ring(&mut self);
+    fn notify(&mut self);
 }
 
 /// What a request gets.
@@ -56,7 +56,7 @@ pub enum Decision<W> {
     Admitted,
     /// The ledger refused need number `index` a moment ago.
     Full { index: usize },
-    /// Ask again when this rings.
+    /// Ask again when this is notified.
     Wait(W),
     /// The ledger must be asked for the rests, in one chain with whatever else the request needs. What became of it must
     /// be told to [`Core::settle`].
@@ -67,10 +67,10 @@ pub enum Decision<W> {
 pub type Asks<A> = SmallVec<[(LimitId, A, Ask); 1]>;
 
 #[derive(Debug)]
-struct Entry<A, B> {
+struct LimitEntry<A, B> {
     limit: Limit,
     account: A,
-    bell: B,
+    notifier: B,
     /// The part of the counts that was added to the metrics already.
     counted: Counts,
 }
@@ -93,14 +93,14 @@ struct Owner<A> {
 
 #[derive(Debug)]
 pub struct Core<A, B> {
-    shards: Vec<Mutex<AHashMap<LimitId, Entry<A, B>>>>,
+    shards: Vec<Mutex<AHashMap<LimitId, LimitEntry<A, B>>>>,
     agenda: Mutex<Agenda<A>>,
     /// Something was added to the agenda.
     has_news: AtomicBool,
     units: SlabUnits,
 }
 
-impl<A: Clone, B: Bell> Core<A, B> {
+impl<A: Clone, B: Notifier> Core<A, B> {
     pub fn new(units: SlabUnits) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let agenda = Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
@@ -115,7 +115,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
         waits: u32,
         outside: &mut impl Outside,
         asks: &mut Asks<A>,
-    ) -> Decision<B::Waiting> {
+    ) -> Decision<B::Subscription> {
         let mut aside = Aside::default();
         for (index, need) in needs.iter().enumerate() {
             let (reply, waiting) = self.ask_limit(need, waits, outside, asks);
@@ -129,7 +129,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
                 }
                 Some(Reply::Wait) => {
                     self.settle(aside, Settled::Failed, outside);
-                    return Decision::Wait(waiting.expect("who waits must have a bell"));
+                    return Decision::Wait(waiting.expect("who waits must have subscribed"));
                 }
             };
             aside.needs.push(Held { limit: need.limit, parts, rest, is_unknown });
@@ -148,16 +148,16 @@ impl<A: Clone, B: Bell> Core<A, B> {
         waits: u32,
         outside: &mut impl Outside,
         asks: &mut Asks<A>,
-    ) -> (Option<Reply>, Option<B::Waiting>) {
+    ) -> (Option<Reply>, Option<B::Subscription>) {
         let mut shard = self.shard(need.limit).lock();
         if !shard.contains_key(&need.limit) {
             if shard.len() >= LIMITS_MAX / SHARDS {
                 return (None, None);
             }
-            let entry = Entry {
+            let entry = LimitEntry {
                 limit: Limit::new(need.rules),
                 account: need.account.clone(),
-                bell: B::default(),
+                notifier: B::default(),
                 counted: Counts::default(),
             };
             shard.insert(need.limit, entry);
@@ -166,7 +166,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
         let changed = entry.limit.follow(need.rules, outside);
         self.carry_out(need.limit, entry, changed, outside, asks);
         let (reply, todo) = entry.limit.request(need.units, waits, outside);
-        let waiting = (reply == Reply::Wait).then(|| entry.bell.listen());
+        let waiting = (reply == Reply::Wait).then(|| entry.notifier.subscribe());
         self.carry_out(need.limit, entry, todo, outside, asks);
         (Some(reply), waiting)
     }
@@ -200,13 +200,13 @@ impl<A: Clone, B: Bell> Core<A, B> {
     fn carry_out(
         &self,
         limit: LimitId,
-        entry: &mut Entry<A, B>,
+        entry: &mut LimitEntry<A, B>,
         todo: Todo,
         outside: &mut impl Outside,
         asks: &mut Asks<A>,
     ) {
         if todo.wake {
-            entry.bell.ring();
+            entry.notifier.notify();
         }
         self.count(entry);
         asks.extend(todo.ask.map(|ask| (limit, entry.account.clone(), ask)));
@@ -226,7 +226,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
         }
     }
 
-    fn count(&self, entry: &mut Entry<A, B>) {
+    fn count(&self, entry: &mut LimitEntry<A, B>) {
         let Counts { taken, handed_out, given_back } = entry.limit.counts;
         let before = std::mem::replace(&mut entry.counted, entry.limit.counts);
         for (counter, more) in [
@@ -329,7 +329,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
 
     /// Whether a slab is still asked for, or units that nobody spent are not back yet.
     pub fn is_settled(&self) -> bool {
-        let is_asking = |shard: &Mutex<AHashMap<_, Entry<A, B>>>| {
+        let is_asking = |shard: &Mutex<AHashMap<_, LimitEntry<A, B>>>| {
             shard.lock().values().any(|entry| entry.limit.has_some_or_asks())
         };
         !self.shards.iter().any(is_asking) && self.agenda.lock().returns.unspent() == 0
@@ -348,7 +348,7 @@ impl<A: Clone, B: Bell> Core<A, B> {
     pub(crate) fn held(&self) -> Vec<(A, u64)> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            let held = |entry: &Entry<A, B>| (entry.account.clone(), entry.limit.held());
+            let held = |entry: &LimitEntry<A, B>| (entry.account.clone(), entry.limit.held());
             all.extend(shard.lock().values().map(held).filter(|(_, held)| *held > 0));
         }
         all
@@ -356,13 +356,13 @@ impl<A: Clone, B: Bell> Core<A, B> {
 
     /// Slabs that are open now.
     pub fn slabs(&self) -> usize {
-        let open = |shard: &Mutex<AHashMap<_, Entry<A, B>>>| -> usize {
+        let open = |shard: &Mutex<AHashMap<_, LimitEntry<A, B>>>| -> usize {
             shard.lock().values().map(|entry| entry.limit.slabs()).sum()
         };
         self.shards.iter().map(open).sum()
     }
 
-    fn shard(&self, limit: LimitId) -> &Mutex<AHashMap<LimitId, Entry<A, B>>> {
+    fn shard(&self, limit: LimitId) -> &Mutex<AHashMap<LimitId, LimitEntry<A, B>>> {
         // Ids are digests: any bits do.
         &self.shards[usize::try_from(limit.bits() % SHARDS as u128).unwrap_or(0)]
     }

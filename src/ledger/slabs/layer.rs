@@ -17,11 +17,11 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::chain::Split;
+use self::chain::{Split, is_final};
 use self::guards::{EndId, PutBack};
-use super::core::{Aside, Asks, Bell, Core, Decision, Settled};
+use super::core::{Aside, Asks, Core, Decision, Notifier, Settled};
 use super::limit::{Outside, Shown};
-use super::requests::{IDS_MAX, Requests, Seen};
+use super::requests::{IDS_MAX, RequestState, Requests};
 use crate::clock;
 use crate::ledger::{
     Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
@@ -39,7 +39,7 @@ pub struct Slabs<L> {
 #[derive(Debug)]
 struct Shared<L> {
     ledger: L,
-    core: Core<Arc<Account>, Rings>,
+    core: Core<Arc<Account>, WatchNotifier>,
     ids: Mutex<Requests<Verdict>>,
     /// A request with an id was answered.
     id_answered: Notify,
@@ -79,18 +79,18 @@ impl Outside for Live {
 
 /// Those who wait for a limit; made when the first one does.
 #[derive(Debug, Default)]
-struct Rings(Option<watch::Sender<()>>);
+struct WatchNotifier(Option<watch::Sender<()>>);
 
-impl Bell for Rings {
-    type Waiting = watch::Receiver<()>;
+impl Notifier for WatchNotifier {
+    type Subscription = watch::Receiver<()>;
 
-    fn listen(&mut self) -> Self::Waiting {
+    fn subscribe(&mut self) -> Self::Subscription {
         self.0.get_or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
-    fn ring(&mut self) {
-        if let Some(bell) = &self.0 {
-            bell.send_replace(());
+    fn notify(&mut self) {
+        if let Some(sender) = &self.0 {
+            sender.send_replace(());
         }
     }
 }
@@ -144,7 +144,7 @@ impl<L: Ledger + 'static> Shared<L> {
                 let refusal = Refusal::one(split.places[index], RefusalCode::ExceedsCredits);
                 NextStep::Answered(Outcome::bare(Verdict::Refused(refusal)))
             }
-            Decision::Wait(bell) => NextStep::Wait(bell),
+            Decision::Wait(notices) => NextStep::Wait(notices),
             Decision::Ledger(aside) => {
                 self.metrics.slab_answers.ledger.inc();
                 NextStep::Ask(aside)
@@ -164,9 +164,9 @@ impl<L: Ledger + 'static> Shared<L> {
             match step {
                 NextStep::Answered(outcome) => return Ok(outcome),
                 NextStep::Ask(aside) => return self.ask_ledger(chain, split, aside).await,
-                NextStep::Wait(mut bell) => {
+                NextStep::Wait(mut notices) => {
                     // This can't fail, because a limit is not forgotten while somebody waits for it. If it did, asking again would be right.
-                    let _ = bell.changed().await;
+                    let _ = notices.changed().await;
                     waits += 1;
                     step = self.decide(split, waits);
                 }
@@ -213,12 +213,12 @@ impl<L: Ledger + 'static> Shared<L> {
             answered.as_mut().enable();
             let seen = self.ids.lock().begin(id, clock::monotonic_ms());
             match seen {
-                Seen::Answered(verdict) => {
+                RequestState::Answered(verdict) => {
                     self.metrics.slab_answers.slab.inc();
                     return Ok(Outcome { is_repeat: true, ..Outcome::bare(verdict) });
                 }
-                Seen::UnderWay => answered.await,
-                Seen::New => {
+                RequestState::UnderWay => answered.await,
+                RequestState::New => {
                     let mut ending = EndId { shared: self, id, verdict: None };
                     let outcome = self.answer(chain, split, self.decide(split, 0)).await?;
                     ending.verdict = Some(outcome.verdict).filter(is_final);
@@ -239,38 +239,30 @@ impl<L: Ledger + 'static> Shared<L> {
     }
 }
 
-/// Whether the same request gets this answer again. The answer of a limit that is being lowered, or that owes, soon changes.
-fn is_final(verdict: &Verdict) -> bool {
-    match verdict {
-        Verdict::Done => true,
-        Verdict::Refused(refusal) => {
-            matches!(refusal.code, RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed)
-        }
-        Verdict::NotAsked => false,
-    }
-}
-
 impl<L: Ledger + 'static> Ledger for Slabs<L> {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
         let shared = &self.shared;
-        let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
-        let Some(split) = split else { return shared.ledger.apply(chain).await };
-        // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
-        let first = match chain.keep {
-            Keep::Name => None,
-            _ => Some(shared.decide(&split, 0)),
-        };
-        if let Some(NextStep::Answered(outcome)) = first {
-            return Ok(outcome);
-        }
-        let answer = async {
-            match first {
-                Some(step) => shared.answer(chain, &split, step).await,
-                None => shared.answer_once(chain, &split).await,
+        // In a scope of its own: while it waits, a decision carries no space for any of this.
+        let waiting = {
+            let split = if shared.is_on.load(Ordering::Relaxed) { Split::of(chain) } else { None };
+            // A chain that somebody completes keeps its name in the ledger, which says whether it is a repeat.
+            let first = match (&split, chain.keep) {
+                (None, _) | (_, Keep::Name) => None,
+                (Some(split), _) => Some(shared.decide(split, 0)),
+            };
+            if let Some(NextStep::Answered(outcome)) = first {
+                return Ok(outcome);
             }
+            split.map(|split| {
+                Box::pin(tokio::time::timeout(shared.timeout, async move {
+                    match first {
+                        Some(step) => shared.answer(chain, &split, step).await,
+                        None => shared.answer_once(chain, &split).await,
+                    }
+                }))
+            })
         };
-        // On the heap: what slabs answer at once carries no space for waiting.
-        let answer = Box::pin(tokio::time::timeout(shared.timeout, answer));
+        let Some(answer) = waiting else { return shared.ledger.apply(chain).await };
         let late = |_| LedgerError::TimedOut(u64::try_from(shared.timeout.as_millis()).unwrap_or(u64::MAX));
         answer.await.map_err(late)?
     }

@@ -59,7 +59,7 @@ fn in_order(found: Vec<Vec<SocketAddr>>) -> Result<Vec<SocketAddr>, usize> {
 
 /// What is found at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Door {
+pub(super) enum AddressState {
     /// Nobody listens.
     #[default]
     Closed,
@@ -72,16 +72,16 @@ pub(super) enum Door {
 }
 
 /// What is found at each of the addresses.
-pub(super) async fn doors(addresses: &[SocketAddr]) -> Vec<Door> {
-    join_all(addresses.iter().map(|address| door(*address))).await
+pub(super) async fn states(addresses: &[SocketAddr]) -> Vec<AddressState> {
+    join_all(addresses.iter().map(|address| state(*address))).await
 }
 
-async fn door(address: SocketAddr) -> Door {
+async fn state(address: SocketAddr) -> AddressState {
     let connecting = tokio::net::TcpStream::connect(address);
     let mut stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(_)) => return Door::Closed,
-        Err(_) => return Door::Unknown,
+        Ok(Err(_)) => return AddressState::Closed,
+        Err(_) => return AddressState::Unknown,
     };
     // A server that has the connection sees that we are done with it, and closes it.
     let closing = async {
@@ -89,8 +89,8 @@ async fn door(address: SocketAddr) -> Door {
         is_shut && matches!(stream.read(&mut [0]).await, Ok(0) | Err(_))
     };
     match tokio::time::timeout(TAKE_TIMEOUT, closing).await {
-        Ok(_) => Door::Open,
-        Err(_) => Door::NotTaken,
+        Ok(_) => AddressState::Open,
+        Err(_) => AddressState::NotTaken,
     }
 }
 

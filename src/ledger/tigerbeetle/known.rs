@@ -29,7 +29,7 @@ const SCHEDULE_STEPS: usize = 32;
 const SCHEDULE_ASK_MS: u64 = 500;
 
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownAccount {
     /// The capacity that the account was last seen to hold.
     funded: AtomicU64,
     funded_at_ms: AtomicU64,
@@ -56,7 +56,7 @@ struct Rare {
     schedule_asked_at_ms: AtomicU64,
 }
 
-impl Default for Known {
+impl Default for KnownAccount {
     fn default() -> Self {
         Self {
             funded: AtomicU64::new(UNKNOWN),
@@ -80,7 +80,7 @@ impl Account {
     }
 }
 
-impl Known {
+impl KnownAccount {
     pub(super) fn funded(&self) -> Option<u64> {
         known(self.funded.load(Ordering::Acquire))
     }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn numbers_are_unknown_until_they_are_set() {
-        let known = Known::default();
+        let known = KnownAccount::default();
         assert_eq!((known.funded(), known.sample(9, 1000, 5)), (None, None));
         known.spend_sample(1);
         assert_eq!(known.sample(9, 1000, 5), None);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_believed_is_corrected_by_what_was_read_after_it() {
-        let known = Known::default();
+        let known = KnownAccount::default();
         assert_eq!(known.correct(5, 100), None, "nothing was believed");
         known.set_funded(10, 100);
         assert_eq!(known.correct(10, 200), None);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_capacity_that_others_keep_low_is_raised_less_and_less_often() {
-        let known = Known::default();
+        let known = KnownAccount::default();
         assert!(!known.is_disputed(1_000_000));
         let mut now_ms = 1_000_000;
         for wait_ms in [2_000, 4_000, 8_000, 16_000, 16_000] {
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_schedule_is_read_again_after_a_while_and_believed_a_little_longer() {
-        let known = Known::default();
+        let known = KnownAccount::default();
         assert_eq!(known.schedule(100), None);
         assert!(known.ask_for_schedule(100) && !known.ask_for_schedule(599) && known.ask_for_schedule(600));
         known.set_schedule(Schedule { used: 7, ..Schedule::default() }, 700);

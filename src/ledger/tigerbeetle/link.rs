@@ -108,7 +108,7 @@ impl Link {
         let old = self.session.addresses();
         let sight = Sight {
             addresses: addresses::resolve(self.session.cluster()).await.ok(),
-            doors: addresses::doors(&old).await,
+            states: addresses::states(&old).await,
             answers_another: other.answered_at_ms() > asked_at_ms,
         };
         let reason = outage.look(&old, sight, asked_at_ms, clock::monotonic_ms());

@@ -11,7 +11,7 @@
 
 use std::net::SocketAddr;
 
-use super::addresses::Door;
+use super::addresses::AddressState;
 
 /// The cluster answers our other session, but not this one for so long: then the fault is with this one.
 const ALONE_MS: u64 = 1_500;
@@ -31,7 +31,7 @@ pub(super) struct Sight {
     /// Where its names lead now; `None` if they lead nowhere.
     pub addresses: Option<Vec<SocketAddr>>,
     /// What is at each address of the session.
-    pub doors: Vec<Door>,
+    pub states: Vec<AddressState>,
     /// Another session was answered after this one was asked.
     pub answers_another: bool,
 }
@@ -82,8 +82,11 @@ impl Outage {
         self.look_for_connections(&sight, now_ms);
         let waited_ms = now_ms.saturating_sub(asked_at_ms.max(self.renewed_at_ms));
         let patience = |ms: u64| ms << self.renewals.min(DOUBLINGS_MAX);
-        let listening: Vec<bool> =
-            sight.doors.iter().map(|door| matches!(door, Door::NotTaken | Door::Open)).collect();
+        let listening: Vec<bool> = sight
+            .states
+            .iter()
+            .map(|state| matches!(state, AddressState::NotTaken | AddressState::Open))
+            .collect();
         let is_there = listening.contains(&true);
         let appeared = listening.iter().zip(&self.listening).any(|(now, before)| *now && !before);
         let reason = if sight.addresses.is_some_and(|now| now != addresses) {
@@ -120,9 +123,9 @@ impl Outage {
     }
 
     fn look_for_connections(&mut self, sight: &Sight, now_ms: u64) {
-        let is_taken = sight.doors.contains(&Door::Open);
-        let is_waiting = sight.doors.contains(&Door::NotTaken);
-        let is_away = sight.doors.iter().all(|door| *door == Door::Closed);
+        let is_taken = sight.states.contains(&AddressState::Open);
+        let is_waiting = sight.states.contains(&AddressState::NotTaken);
+        let is_away = sight.states.iter().all(|state| *state == AddressState::Closed);
         if is_taken || is_away {
             (self.not_taken_since_ms, self.is_full) = (None, false);
         } else if is_waiting {
@@ -154,8 +157,8 @@ mod tests {
         let addresses = ["10.0.0.1:3000".parse().unwrap()];
         let mut outage = Outage::default();
         let look = |&(ms, listens, answers_another): &(u64, bool, bool)| {
-            let doors = vec![if listens { Door::Open } else { Door::Closed }];
-            let sight = Sight { addresses: Some(addresses.to_vec()), doors, answers_another };
+            let states = vec![if listens { AddressState::Open } else { AddressState::Closed }];
+            let sight = Sight { addresses: Some(addresses.to_vec()), states, answers_another };
             outage.look(&addresses, sight, ASKED_MS, ASKED_MS + ms).map(|reason| (ms, reason))
         };
         rows.iter().filter_map(look).collect()
@@ -195,14 +198,14 @@ mod tests {
         assert_eq!(outage.look(&old, sight(Some(new)), 0, 3), Some(Reason::Moved));
     }
 
-    /// Looks after each of `(ms, what is at the door, answers another)`, and tells when it was sure that there is no
+    /// Looks after each of `(ms, the state of the address, answers another)`, and tells when it was sure that there is no
     /// connection left.
-    fn full(is_new: bool, rows: &[(u64, Door, bool)]) -> Vec<u64> {
+    fn full(is_new: bool, rows: &[(u64, AddressState, bool)]) -> Vec<u64> {
         let addresses = ["10.0.0.1:3000".parse().unwrap()];
         let mut outage = Outage::new(ASKED_MS, is_new);
         let mut found = Vec::new();
-        for &(ms, door, answers_another) in rows {
-            let sight = Sight { addresses: Some(addresses.to_vec()), doors: vec![door], answers_another };
+        for &(ms, state, answers_another) in rows {
+            let sight = Sight { addresses: Some(addresses.to_vec()), states: vec![state], answers_another };
             outage.look(&addresses, sight, ASKED_MS, ASKED_MS + ms);
             found.extend(outage.is_full().then_some(ms));
         }
@@ -211,28 +214,32 @@ mod tests {
 
     #[test]
     fn a_new_session_whose_connection_is_not_taken_has_none() {
-        let waiting: Vec<_> = (1..=5).map(|s| (s * 1_000, Door::NotTaken, false)).collect();
+        let waiting: Vec<_> = (1..=5).map(|s| (s * 1_000, AddressState::NotTaken, false)).collect();
         assert_eq!(full(true, &waiting), [4_000, 5_000]);
         assert_eq!(full(false, &waiting), Vec::<u64>::new(), "its server may stand still");
-        let beside: Vec<_> = waiting.iter().map(|(ms, door, _)| (*ms, *door, true)).collect();
+        let beside: Vec<_> = waiting.iter().map(|(ms, state, _)| (*ms, *state, true)).collect();
         assert_eq!(full(false, &beside), [4_000, 5_000], "it does not: another is answered");
-        let back = [&[(1, Door::Closed, false)], &waiting[..]].concat();
+        let back = [&[(1, AddressState::Closed, false)], &waiting[..]].concat();
         assert_eq!(full(false, &back), [4_000, 5_000], "it has come back, and others were first");
     }
 
     #[test]
     fn it_stays_so_until_a_connection_is_taken_or_the_server_goes() {
-        let until = |door| {
-            let mut rows: Vec<_> = (1..=4).map(|s| (s * 1_000, Door::NotTaken, false)).collect();
+        let until = |state| {
+            let mut rows: Vec<_> = (1..=4).map(|s| (s * 1_000, AddressState::NotTaken, false)).collect();
             rows.extend([
-                (5_000, Door::Unknown, false),
-                (6_000, door, false),
-                (7_000, Door::NotTaken, false),
+                (5_000, AddressState::Unknown, false),
+                (6_000, state, false),
+                (7_000, AddressState::NotTaken, false),
             ]);
             full(true, &rows)
         };
-        assert_eq!(until(Door::Open), [4_000, 5_000]);
-        assert_eq!(until(Door::Closed), [4_000, 5_000]);
-        assert_eq!(until(Door::Unknown), [4_000, 5_000, 6_000, 7_000], "more wait than the kernel keeps");
+        assert_eq!(until(AddressState::Open), [4_000, 5_000]);
+        assert_eq!(until(AddressState::Closed), [4_000, 5_000]);
+        assert_eq!(
+            until(AddressState::Unknown),
+            [4_000, 5_000, 6_000, 7_000],
+            "more wait than the kernel keeps"
+        );
     }
 }

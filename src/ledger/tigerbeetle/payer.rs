@@ -45,7 +45,7 @@ const FORESEE_TIMEOUT: Duration = Duration::from_secs(1);
 const AWAY: Duration = Duration::from_millis(250);
 
 /// A limit and its debt, as they were read.
-struct Seen {
+struct OwingLimit {
     account: Arc<Account>,
     window_seconds: NonZeroU32,
     capacity: u64,
@@ -140,7 +140,7 @@ fn paid(failures: &[(usize, Kind)], index: usize) -> ChainResult {
     wire::chain_result(&own.collect::<SmallVec<[_; 2]>>())
 }
 
-impl Seen {
+impl OwingLimit {
     /// How much can be paid now. What a limit needs to be lowered is not taken.
     fn payment(&self) -> u64 {
         let is_decreasing = self.account.known.decrease.since_ms().is_some();
@@ -149,7 +149,7 @@ impl Seen {
 }
 
 /// Reads limits and their debts; those that owe something.
-async fn look(shared: &Shared, accounts: Vec<Arc<Account>>) -> Result<Vec<Seen>, SessionError> {
+async fn look(shared: &Shared, accounts: Vec<Arc<Account>>) -> Result<Vec<OwingLimit>, SessionError> {
     let asked_at_ms = clock::monotonic_ms();
     let ids = accounts.iter().flat_map(|account| [account.id.bits(), account.debt_id()]).collect();
     let found = look_up(shared, ids).await?;
@@ -168,13 +168,13 @@ async fn look(shared: &Shared, accounts: Vec<Arc<Account>>) -> Result<Vec<Seen>,
         };
         let (capacity, used) = wire::capacity_and_used(limit);
         let paid = debt.credits_posted();
-        owing.push(Seen { account, window_seconds, capacity, used, owed, paid });
+        owing.push(OwingLimit { account, window_seconds, capacity, used, owed, paid });
     }
     Ok(owing)
 }
 
 /// Finds out when something comes back, and so when it is worth another look and what callers are told.
-async fn foresee(shared: &Shared, seen: &Seen) -> Result<(), SessionError> {
+async fn foresee(shared: &Shared, seen: &OwingLimit) -> Result<(), SessionError> {
     let schedule = releases::read(shared, &seen.account, seen.window_seconds).await?;
     let now_ms = clock::monotonic_ms();
     let expected_ms = schedule.releases.first().map(|release| release.at_ms + EXPIRY_LAG_MS);

@@ -4,7 +4,7 @@
 //! It also compares the capacities that it sees with what this instance believes, because others may change them: by an
 //! old file that came up for a moment, or while new files reach one instance after the other. The lower capacity holds until
 //! all agree. One that was raised against this instance's configuration is lowered again at once; one that was lowered is
-//! left so for a while, and raised again by the next request after that (see [`Known`](super::Known)).
+//! left so for a while, and raised again by the next request after that (see [`KnownAccount`](super::KnownAccount)).
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

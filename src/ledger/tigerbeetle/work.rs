@@ -61,14 +61,14 @@ impl Work {
 }
 
 /// A caller that waits. If it leaves when the answer is already there, the reservation is given back all the same.
-pub(super) struct Waiting<'c> {
+pub(super) struct WaitingCaller<'c> {
     pub answer: oneshot::Receiver<Result<ChainAnswer, LedgerError>>,
     /// Taken once the answer was read.
     pub chain: Option<&'c Chain>,
     pub abandoned: &'c mpsc::UnboundedSender<Work>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCaller<'_> {
     fn drop(&mut self) {
         let Some(chain) = self.chain.take() else { return };
         // From here on the worker sees that this caller left. If the answer has come before that, we give it back here.

@@ -22,7 +22,7 @@ populations:
     let scenario = Scenario::parse("s.yaml", text).unwrap();
     assert_eq!((scenario.seed, scenario.seconds), (Some(9), 60));
     let text = |text: &str| Piece::Text(text.to_owned());
-    let entry = |key: &str, value: Vec<Piece>| Entry { key: key.to_owned(), value };
+    let entry = |key: &str, value: Vec<Piece>| EntryTemplate { key: key.to_owned(), value };
     assert_eq!(
         scenario.populations,
         [Population {

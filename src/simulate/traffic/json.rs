@@ -23,7 +23,7 @@ pub(super) const TOO_MANY_REQUESTS: u64 = 429;
 pub(super) fn read(line: &[u8], file: u32, number: u64, batch: &mut Batch) -> Result<bool, Wrong> {
     let mark = batch.mark();
     let mut json = serde_json::Deserializer::from_slice(line);
-    let read = Line { batch: &mut *batch }.deserialize(&mut json);
+    let read = LineReader { batch: &mut *batch }.deserialize(&mut json);
     let read = read.and_then(|read| json.end().map(|()| read)).map_err(|error| in_words(&error));
     let checked = read.and_then(|read| {
         let (domain, request) = read.checked()?;
@@ -121,7 +121,7 @@ enum Key {
     Other,
 }
 
-struct Line<'b> {
+struct LineReader<'b> {
     batch: &'b mut Batch,
 }
 
@@ -129,7 +129,7 @@ struct Line<'b> {
 #[derive(Deserialize)]
 pub(super) struct Text<'l>(#[serde(borrow)] pub(super) Cow<'l, str>);
 
-impl<'de> DeserializeSeed<'de> for Line<'_> {
+impl<'de> DeserializeSeed<'de> for LineReader<'_> {
     type Value = Read<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -137,7 +137,7 @@ impl<'de> DeserializeSeed<'de> for Line<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Line<'_> {
+impl<'de> Visitor<'de> for LineReader<'_> {
     type Value = Read<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -25,7 +25,7 @@ pub(crate) struct Map {
     pub(super) names: Vec<String>,
     pub(super) time: usize,
     pub(super) domain: String,
-    pub(super) descriptors: Vec<Vec<Entry>>,
+    pub(super) descriptors: Vec<Vec<MappedEntry>>,
     pub(super) hits: Hits,
     pub(super) status: Option<usize>,
     pub(super) duration_ms: Option<usize>,
@@ -39,7 +39,7 @@ pub(super) enum LinesAre {
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct MappedEntry {
     pub(super) key: String,
     pub(super) value: EntryValue,
 }
@@ -118,7 +118,7 @@ impl Reader {
         }
     }
 
-    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Vec<Entry>> {
+    fn descriptors(&mut self, fields: &Fields<'_>) -> Vec<Vec<MappedEntry>> {
         let list = fields.list("descriptors");
         if list.items.is_empty() {
             fields.mistake("descriptors", || "is missing: a list of descriptors, each a list of entries");
@@ -140,7 +140,7 @@ impl Reader {
         descriptors
     }
 
-    fn entry(&mut self, fields: &Fields<'_>) -> Option<Entry> {
+    fn entry(&mut self, fields: &Fields<'_>) -> Option<MappedEntry> {
         fields.need("key", "the name of an entry that Envoy sends, such as `path`");
         let value = match (fields.text("field"), fields.text("value")) {
             (Some(name), None) => EntryValue::Field(self.place(name, fields, "field")),
@@ -158,7 +158,7 @@ impl Reader {
             }
         };
         let key = fields.text("key").filter(|key| !key.is_empty())?.to_owned();
-        Some(Entry { key, value })
+        Some(MappedEntry { key, value })
     }
 
     /// Every name must be in the format.

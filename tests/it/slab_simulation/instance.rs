@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-use sluice::ledger::slabs::core::{Aside, Bell, Core, Need};
+use sluice::ledger::slabs::core::{Aside, Core, Need, Notifier};
 use sluice::ledger::slabs::limit::{Outside, Rules};
 use sluice::ledger::slabs::requests::Requests;
 use sluice::ledger::slabs::returns::Number;
@@ -15,33 +15,33 @@ use sluice::telemetry::SlabUnits;
 
 use super::plan::Plan;
 
-/// Rings are counted; who waits compares.
+/// Notices are counted; who waits compares.
 #[derive(Debug, Default)]
-pub struct CountingBell {
-    rings: Rc<Cell<u64>>,
+pub struct CountingNotifier {
+    notices: Rc<Cell<u64>>,
 }
 
 #[derive(Debug)]
-pub struct Listening {
-    rings: Rc<Cell<u64>>,
+pub struct CountedSubscription {
+    notices: Rc<Cell<u64>>,
     heard: u64,
 }
 
-impl Bell for CountingBell {
-    type Waiting = Listening;
+impl Notifier for CountingNotifier {
+    type Subscription = CountedSubscription;
 
-    fn listen(&mut self) -> Listening {
-        Listening { rings: Rc::clone(&self.rings), heard: self.rings.get() }
+    fn subscribe(&mut self) -> CountedSubscription {
+        CountedSubscription { notices: Rc::clone(&self.notices), heard: self.notices.get() }
     }
 
-    fn ring(&mut self) {
-        self.rings.set(self.rings.get() + 1);
+    fn notify(&mut self) {
+        self.notices.set(self.notices.get() + 1);
     }
 }
 
-impl Listening {
-    pub fn has_rung(&self) -> bool {
-        self.rings.get() != self.heard
+impl CountedSubscription {
+    pub fn is_notified(&self) -> bool {
+        self.notices.get() != self.heard
     }
 }
 
@@ -90,7 +90,7 @@ pub struct Stream {
 }
 
 pub struct Instance {
-    pub core: Core<usize, CountingBell>,
+    pub core: Core<usize, CountingNotifier>,
     pub ids: Requests<bool>,
     /// Counts the lives of this instance: what was sent in another one is nobody's.
     pub epoch: u32,
@@ -107,7 +107,7 @@ pub struct Instance {
     pub sent: BTreeMap<u64, Sent>,
     /// The streams to the hubs.
     pub streams: Vec<Stream>,
-    pub waiting: Vec<(Request, Listening)>,
+    pub waiting: Vec<(Request, CountedSubscription)>,
     pub waiting_for_id: Vec<Request>,
     pub wakes_at_us: Option<u64>,
     /// Units handed out of slabs, by limit, as the callers see it.

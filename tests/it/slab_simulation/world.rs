@@ -6,6 +6,8 @@ mod requests;
 
 use std::collections::BTreeMap;
 
+use sluice::limit::LeaseBits;
+
 use self::answers::give_back_chain;
 use self::hubs::{Hub, Via};
 use super::instance::{Call, Instance, Request, limit_id};
@@ -265,7 +267,7 @@ impl<'p> World<'p> {
                 let before = instance.waiting.len() + instance.waiting_for_id.len();
                 let late = instance.waiting.extract_if(.., |(request, _)| is_late(request));
                 let ids: Vec<_> = late.filter_map(|(request, _)| request.id).collect();
-                ids.into_iter().for_each(|id| instance.ids.end(u128::from(id), None));
+                ids.into_iter().for_each(|id| instance.ids.end(LeaseBits::new(u128::from(id)), None));
                 instance.waiting_for_id.retain(|request| !is_late(request));
                 let after = instance.waiting.len() + instance.waiting_for_id.len();
                 self.tally.failed += (before - after) as u64;
@@ -291,13 +293,14 @@ impl<'p> World<'p> {
     fn go_on(&mut self, index: usize) -> Result<(), String> {
         while self.instances[index].is_up {
             let instance = &mut self.instances[index];
-            if let Some(at) = instance.waiting.iter().position(|(_, listening)| listening.has_rung()) {
+            if let Some(at) = instance.waiting.iter().position(|(_, waiting)| waiting.is_notified()) {
                 let (request, _) = instance.waiting.remove(at);
                 self.request(index, request);
                 continue;
             }
-            let is_known =
-                |request: &Request| request.id.is_none_or(|id| !instance.ids.is_under_way(u128::from(id)));
+            let is_known = |request: &Request| {
+                request.id.is_none_or(|id| !instance.ids.is_under_way(LeaseBits::new(u128::from(id))))
+            };
             if let Some(at) = instance.waiting_for_id.iter().position(is_known) {
                 let request = instance.waiting_for_id.remove(at);
                 self.arrive(index, request);
@@ -430,7 +433,7 @@ impl<'p> World<'p> {
 
     fn end_id(&mut self, index: usize, request: &Request, answer: Option<bool>) {
         if let Some(id) = request.id {
-            self.instances[index].ids.end(u128::from(id), answer);
+            self.instances[index].ids.end(LeaseBits::new(u128::from(id)), answer);
         }
     }
 }

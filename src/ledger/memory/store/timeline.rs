@@ -152,12 +152,12 @@ impl Timeline {
 mod tests {
     use super::super::super::record::{Purpose, Record};
     use super::*;
-    use crate::limit::LimitId;
+    use crate::limit::{LeaseBits, LimitId};
 
     const NOW_MS: u64 = 1_000_000;
 
     fn reserve(store: &mut Store, slot: u32, lease: u128, amount: u64, until_ms: u64) -> u32 {
-        store.insert(Record::counted(lease, slot, Purpose::Reserve, amount, false), until_ms)
+        store.insert(Record::counted(LeaseBits::new(lease), slot, Purpose::Reserve, amount, false), until_ms)
     }
 
     /// Asks until it is known; how many calls that took.

@@ -10,12 +10,12 @@ use crate::ledger::slabs::times::Times;
 #[derive(Debug, Default)]
 struct Silent;
 
-impl Bell for Silent {
-    type Waiting = ();
+impl Notifier for Silent {
+    type Subscription = ();
 
-    fn listen(&mut self) {}
+    fn subscribe(&mut self) {}
 
-    fn ring(&mut self) {}
+    fn notify(&mut self) {}
 }
 
 const LIMIT: LimitId = LimitId::new(7);

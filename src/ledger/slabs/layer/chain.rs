@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use crate::ledger::slabs::core::Need;
 use crate::ledger::slabs::limit::Rules;
 use crate::ledger::slabs::times::Times;
-use crate::ledger::{Account, Action, Chain, Hold, Keep, Transfer, TransferSet};
-use crate::limit::{BitSet, LeaseId, LimitSpec};
+use crate::ledger::{Account, Action, Chain, Hold, Keep, RefusalCode, Transfer, TransferSet, Verdict};
+use crate::limit::{BitSet, LeaseBits, LeaseId, LimitSpec};
 
 /// The low bits of a lease that was named by a request are the digest of its id and of what it asks for; those above say
 /// when it came.
@@ -119,8 +119,19 @@ pub(super) fn to_give_back(mut chain: Chain) -> Chain {
 }
 
 /// What tells a request from others, whenever it came.
-pub(super) fn request_bits(lease: &LeaseId) -> u128 {
-    lease.bits() & ((1 << REQUEST_BITS) - 1)
+pub(super) fn request_bits(lease: &LeaseId) -> LeaseBits {
+    LeaseBits::new(lease.bits().get() & ((1 << REQUEST_BITS) - 1))
+}
+
+/// Whether the same request gets this answer again. The answer of a limit that is being lowered, or that owes, soon changes.
+pub(super) fn is_final(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Done => true,
+        Verdict::Refused(refusal) => {
+            matches!(refusal.code, RefusalCode::ExceedsCredits | RefusalCode::IdAlreadyFailed)
+        }
+        Verdict::NotAsked => false,
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::{Aside, Asks, Live, Settled, Shared};
 use crate::ledger::slabs::limit::Took;
 use crate::ledger::slabs::returns::{Landed, Number};
 use crate::ledger::{Ledger, Verdict};
-use crate::limit::LimitId;
+use crate::limit::{LeaseBits, LimitId};
 
 /// Units set aside, which go back unless the request is decided otherwise: also when its caller leaves.
 pub(super) struct PutBack<'s, L: Ledger + 'static> {
@@ -33,7 +33,7 @@ impl<L: Ledger + 'static> Drop for PutBack<'_, L> {
 /// A request with an id that is under way. One that fails, or whose caller leaves, is forgotten.
 pub(super) struct EndId<'s, L: Ledger + 'static> {
     pub(super) shared: &'s Arc<Shared<L>>,
-    pub(super) id: u128,
+    pub(super) id: LeaseBits,
     pub(super) verdict: Option<Verdict>,
 }
 

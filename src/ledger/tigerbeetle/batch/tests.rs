@@ -11,14 +11,14 @@ use crate::limit::{LimitKey, Overage};
 
 /// What TigerBeetle does with pending transfers and their voids.
 #[derive(Default)]
-struct Server {
+struct FakeServer {
     free: HashMap<u128, u128>,
     pending: HashMap<u128, (u128, u128)>,
     /// Ids that were refused once stay refused.
     refused: HashSet<u128>,
 }
 
-impl Server {
+impl FakeServer {
     fn create_transfers(&mut self, transfers: &[tb::Transfer]) -> Vec<(usize, Kind)> {
         let mut failures = Vec::new();
         let mut start = 0;
@@ -87,14 +87,14 @@ fn apply(chain: Chain) -> Work {
 }
 
 /// What everybody was told, by name; and what is held in sums.
-struct Told {
+struct Answers {
     answers: HashMap<LeaseId, Option<Refusal>>,
     sums: HashMap<LeaseId, Arc<Sum>>,
 }
 
 /// Decides everything in batches of some size, as the worker does.
-fn decide(server: &mut Server, works: &[Work], sums: bool, batch_size: usize) -> Told {
-    let mut told = Told { answers: HashMap::new(), sums: HashMap::new() };
+fn decide(server: &mut FakeServer, works: &[Work], sums: bool, batch_size: usize) -> Answers {
+    let mut told = Answers { answers: HashMap::new(), sums: HashMap::new() };
     let mut next: std::collections::VecDeque<Work> =
         works.iter().map(|work| apply(work.chain.clone())).collect();
     let mut turn = 0;
@@ -148,9 +148,9 @@ fn nobody_can_tell_a_sum_from_one_by_one() {
             })
             .collect();
         let batch_size = random.usize(1..100);
-        let mut alone = Server { free: free.clone(), ..Default::default() };
+        let mut alone = FakeServer { free: free.clone(), ..Default::default() };
         let one_by_one = decide(&mut alone, &works, false, batch_size);
-        let mut summed = Server { free, ..Default::default() };
+        let mut summed = FakeServer { free, ..Default::default() };
         let together = decide(&mut summed, &works, true, batch_size);
         assert_eq!(one_by_one.answers, together.answers, "seed {seed}");
         assert_eq!(alone.free, summed.free, "seed {seed}");
@@ -203,7 +203,7 @@ fn what_goes_as_one() {
 #[test]
 fn amounts_that_overflow_are_not_admitted() {
     let limit = account("huge");
-    let mut server = Server { free: HashMap::from([(limit.id.bits(), 1 << 63)]), ..Default::default() };
+    let mut server = FakeServer { free: HashMap::from([(limit.id.bits(), 1 << 63)]), ..Default::default() };
     let works: Vec<_> = (0..5).map(|_| work(Keep::Nothing, &[(&limit, 1 << 62)])).collect();
     let told = decide(&mut server, &works, true, 10);
     assert_eq!(told.answers.values().filter(|refusal| refusal.is_none()).count(), 2);
@@ -222,7 +222,7 @@ fn a_request_that_is_sent_again_comes_to_the_same() {
     };
     for has_landed in [false, true] {
         let free = HashMap::from([(roomy.id.bits(), 100), (tight.id.bits(), 7)]);
-        let mut server = Server { free, ..Default::default() };
+        let mut server = FakeServer { free, ..Default::default() };
         let mut batch = Batch::new(100, true);
         works().into_iter().for_each(|work| batch.push(work));
         let transfers = batch.write(now(1_000_000));
@@ -252,7 +252,7 @@ fn a_request_that_is_sent_again_comes_to_the_same() {
 #[test]
 fn a_name_that_exists_when_it_is_sent_again_may_be_anybodys() {
     let limit = account("named");
-    let mut server = Server { free: HashMap::from([(limit.id.bits(), 10)]), ..Default::default() };
+    let mut server = FakeServer { free: HashMap::from([(limit.id.bits(), 10)]), ..Default::default() };
     let mut batch = Batch::new(100, true);
     batch.push(work(Keep::ForRetries, &[(&limit, 1)]));
     let transfers = batch.write(now(1_000_000));

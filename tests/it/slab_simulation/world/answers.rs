@@ -126,7 +126,7 @@ fn of_first_sending(outcome: Outcome) -> Outcome {
 }
 
 pub fn give_back_chain(back: &GiveBack<usize>, capacity: u64) -> Vec<Transfer> {
-    let one = |action| Transfer { lease: back.name.bits(), limit: back.account, action };
+    let one = |action| Transfer { lease: back.name.bits().get(), limit: back.account, action };
     let void = one(Action::Void { label: Label::Void, target: Label::Reserve });
     match back.step {
         ReturnStep::Void => vec![void],

@@ -1,7 +1,8 @@
 //! What comes to an instance from outside: requests, signals and other capacities.
 
 use sluice::ledger::slabs::core::{Asks, Decision};
-use sluice::ledger::slabs::requests::Seen;
+use sluice::ledger::slabs::requests::RequestState;
+use sluice::limit::LeaseBits;
 
 use super::{Happening, TIMEOUT_US, World};
 use crate::slab_simulation::instance::{Call, Instance, Request, limit_id};
@@ -60,10 +61,10 @@ impl World<'_> {
         }
         if let Some(id) = request.id {
             let now_ms = (self.now_us + instance.clock.offset_us) / 1_000;
-            match instance.ids.begin(u128::from(id), now_ms) {
-                Seen::New => {}
-                Seen::Answered(_) => return,
-                Seen::UnderWay => {
+            match instance.ids.begin(LeaseBits::new(u128::from(id)), now_ms) {
+                RequestState::New => {}
+                RequestState::Answered(_) => return,
+                RequestState::UnderWay => {
                     let (epoch, at_us) = (instance.epoch, request.came_us + TIMEOUT_US);
                     instance.waiting_for_id.push(request);
                     self.at(at_us, Happening::WaitTooLong { instance: index, epoch });
@@ -143,7 +144,7 @@ impl World<'_> {
                 seconds: ask.timeout_seconds.get(),
                 up_to: ask.up_to,
             };
-            let chain = vec![Transfer { lease: ask.name.bits(), limit, action }];
+            let chain = vec![Transfer { lease: ask.name.bits().get(), limit, action }];
             self.send(index, Call::Take { limit, up_to: ask.up_to }, chain);
             let instance = &mut self.instances[index];
             if let Some(us) = instance.pause_at_ask.take() {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use ahash::AHashMap;
 
-use crate::limit::LeaseId;
+use crate::limit::{LeaseBits, LeaseId};
 
 /// Names remembered at most, some 50 bytes each. A thousand a second for four minutes, which is about as long as a
 /// lease usually lasts.
@@ -23,12 +23,12 @@ pub(super) enum AtReal {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Doubles {
-    names: AHashMap<u128, AtReal>,
-    oldest_first: VecDeque<u128>,
+pub(super) struct NamesInBoth {
+    names: AHashMap<LeaseBits, AtReal>,
+    oldest_first: VecDeque<LeaseBits>,
 }
 
-impl Doubles {
+impl NamesInBoth {
     pub(super) fn note(&mut self, lease: &LeaseId, at_real: AtReal) {
         if let Some(there) = self.names.get_mut(&lease.bits()) {
             // A ledger that holds the name still holds it if it doesn't answer the next time.
@@ -56,14 +56,14 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_first() {
-        let mut doubles = Doubles::default();
+        let mut names = NamesInBoth::default();
         let name = |n: usize| LeaseId::parse(&n.to_string());
-        (0..=NAMES_MAX).for_each(|n| doubles.note(&name(n), AtReal::MayHold));
-        doubles.note(&name(1), AtReal::Holds);
-        doubles.note(&name(1), AtReal::MayHold);
-        assert_eq!(doubles.get(&name(0)), None);
-        assert_eq!(doubles.get(&name(1)), Some(AtReal::Holds));
-        assert_eq!(doubles.get(&name(NAMES_MAX)), Some(AtReal::MayHold));
-        assert_eq!((doubles.names.len(), doubles.oldest_first.len()), (NAMES_MAX, NAMES_MAX));
+        (0..=NAMES_MAX).for_each(|n| names.note(&name(n), AtReal::MayHold));
+        names.note(&name(1), AtReal::Holds);
+        names.note(&name(1), AtReal::MayHold);
+        assert_eq!(names.get(&name(0)), None);
+        assert_eq!(names.get(&name(1)), Some(AtReal::Holds));
+        assert_eq!(names.get(&name(NAMES_MAX)), Some(AtReal::MayHold));
+        assert_eq!((names.names.len(), names.oldest_first.len()), (NAMES_MAX, NAMES_MAX));
     }
 }
