@@ -4,6 +4,7 @@
 
 mod body;
 mod front;
+mod gather;
 mod head;
 mod lease;
 pub(crate) mod opening;
@@ -28,6 +29,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use self::front::{Front, REFLECTIONS_MAX};
+use self::gather::Gathered;
 use self::opening::Opening;
 use self::unread::{Unread, Watched};
 use crate::api::pb;
@@ -138,6 +140,7 @@ impl Server {
         let (front, connection) = (Arc::clone(&self.front), Arc::clone(&place.connection));
         let open = front.service.connection();
         let unread = Arc::new(Unread::default());
+        let stream = Gathered::new(stream, Arc::clone(&connection));
         let stream = Watched::new(stream, Arc::clone(&unread));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.

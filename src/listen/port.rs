@@ -194,11 +194,15 @@ impl Connection {
         &self.port
     }
 
+    /// Whether a request waits for its answer.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) > 0
+    }
+
     /// The connection with the lowest value is closed first.
     fn usefulness(&self) -> (u8, u64) {
         let is_answered = self.is_answered.load(Ordering::Relaxed);
-        let is_owed = self.owed.load(Ordering::Relaxed) > 0;
-        let class = match (is_answered, is_owed) {
+        let class = match (is_answered, self.is_owed()) {
             (false, _) => 0,
             (true, false) => 1,
             (true, true) => 2,
