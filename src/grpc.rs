@@ -145,7 +145,7 @@ impl Server {
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
         // On the heap once: hyper and tokio move what it returns eight times, and it is large.
         let answer = service_fn(move |request| {
-            Box::pin(Arc::clone(&front).answer(Arc::clone(&connection), Arc::clone(&unread), request))
+            Box::pin(Arc::clone(&front).answer(connection.begin(), Arc::clone(&unread), request))
         });
         let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
         let served = self.http.serve_connection(stream, answer);

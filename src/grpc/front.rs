@@ -28,7 +28,7 @@ use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
 use crate::api::pb;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
-use crate::listen::port::{Call, Connection};
+use crate::listen::port::{Begun, Call};
 use crate::service::Service;
 
 // Made once: a name that is used as text is parsed first.
@@ -90,7 +90,7 @@ impl From<Content> for Answer {
 impl Front {
     pub(crate) async fn answer(
         self: Arc<Self>,
-        connection: Arc<Connection>,
+        connection: Begun,
         unread: Arc<Unread>,
         request: Request<Incoming>,
     ) -> Result<Response<Answer>, Infallible> {

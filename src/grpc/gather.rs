@@ -1,8 +1,8 @@
 //! Answers that are ready together are written together.
 //!
 //! A call that ends wakes its connection, and the runtime runs that before the calls that are ready too. So every answer or two would
-//! be a write of their own, and a write costs more than a decision. While a connection owes other answers, a write waits until the
-//! runtime has run what is ready. There is no timer: a runtime that has nothing else to run goes on at once.
+//! be a write of their own, and a write costs more than a decision. While a connection has calls without an answer, a write waits until
+//! the runtime has run what is ready. There is no timer: a runtime that has nothing else to run goes on at once.
 //!
 //! Refuses to know what the bytes say.
 
@@ -46,7 +46,7 @@ impl<C> Gathered<C> {
 
     /// Whether it is time to write.
     fn poll_others(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.connection.is_owed() {
+        if self.connection.has_begun() {
             ready!(Pin::new(&mut self.others).poll(context));
             self.others.again();
         }
@@ -103,7 +103,7 @@ mod tests {
 
     /// What other tasks do in turns of the runtime, seen by the one that writes.
     #[tokio::test]
-    async fn a_write_waits_for_what_is_ready_only_while_other_answers_are_owed() {
+    async fn a_write_waits_for_what_is_ready_only_while_there_are_other_calls() {
         let place = crate::grpc::port(1, &Metrics::default()).admit().await;
         let (ours, _theirs) = tokio::io::duplex(64);
         let mut stream = Gathered::new(ours, Arc::clone(&place.connection));
@@ -118,14 +118,13 @@ mod tests {
         others();
         stream.write_all(b"alone").await.unwrap();
         assert_eq!(has_run(), 0);
-        let owed = place.connection.call(0).unwrap();
-        owed.is_read();
+        let other = place.connection.begin();
         for _ in 0..3 {
             stream.write_all(b"one of several").await.unwrap();
             assert!(has_run() > 0);
             others();
         }
-        drop(owed);
+        drop(other);
         stream.write_all(b"last").await.unwrap();
         assert_eq!(has_run(), 0);
     }
