@@ -4,6 +4,7 @@
 
 mod body;
 mod front;
+mod gather;
 mod head;
 mod lease;
 pub(crate) mod opening;
@@ -28,6 +29,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use self::front::{Front, REFLECTIONS_MAX};
+use self::gather::Gathered;
 use self::opening::Opening;
 use self::unread::{Unread, Watched};
 use crate::api::pb;
@@ -138,10 +140,12 @@ impl GrpcServer {
         let (front, connection) = (Arc::clone(&self.front), Arc::clone(&place.connection));
         let open = front.service.connection();
         let unread = Arc::new(Unread::default());
+        let stream = Gathered::new(stream, Arc::clone(&connection));
         let stream = Watched::new(stream, Arc::clone(&unread));
         let stream = TokioIo::new(Opening::new(stream, PREFACE_WITHIN));
-        let answer =
-            service_fn(move |request| Arc::clone(&front).answer(&connection, Arc::clone(&unread), request));
+        let answer = service_fn(move |request| {
+            Arc::clone(&front).answer(connection.begin(), Arc::clone(&unread), request)
+        });
         let (port, open_connection) = (Arc::clone(place.connection.port()), self.connections.token());
         let served = self.http.serve_connection(stream, answer);
         let (age, stop) = (self.age, self.stop.clone());

@@ -28,7 +28,7 @@ use crate::api::delivery::{self, AnswerBody, AnswerBytes, Unsent, Way};
 use crate::api::pb;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
-use crate::listen::port::{Call, Connection};
+use crate::listen::port::{Begun, Call};
 use crate::service::Service;
 
 // Made once: a name that is used as text is parsed first.
@@ -91,7 +91,7 @@ impl Front {
     /// A small future, because hyper and tokio move it eight times. What is large is on the heap behind it.
     pub(crate) fn answer(
         self: Arc<Self>,
-        connection: &Arc<Connection>,
+        connection: Begun,
         unread: Arc<Unread>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
@@ -106,6 +106,7 @@ impl Front {
             (call, Box::pin(self.route(head, may_be_plain, request)))
         });
         async move {
+            let _until_answered = connection;
             let (call, routed) = match called {
                 Ok(called) => called,
                 Err(full) => {

@@ -16,6 +16,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub(crate) struct Port {
 pub(crate) struct Connection {
     port: Arc<Port>,
     bytes: AtomicUsize,
+    /// Requests that have come and have no answer yet.
+    begun: AtomicU32,
     /// Requests that are complete and not answered yet.
     owed: AtomicU32,
     is_answered: AtomicBool,
@@ -82,6 +85,10 @@ pub(crate) struct Place {
     id: u64,
     pub(crate) connection: Arc<Connection>,
 }
+
+/// A request until it has an answer.
+#[derive(Debug)]
+pub(crate) struct Begun(Arc<Connection>);
 
 /// A request and what it holds, from its first header to the end of its answer.
 #[derive(Debug)]
@@ -136,6 +143,7 @@ impl Port {
         let connection = Arc::new(Connection {
             port: Arc::clone(self),
             bytes: AtomicUsize::new(0),
+            begun: AtomicU32::new(0),
             owed: AtomicU32::new(0),
             is_answered: AtomicBool::new(false),
             active_ms: AtomicU64::new(now_ms),
@@ -192,6 +200,17 @@ impl Drop for Ending {
 impl Connection {
     pub(crate) fn port(&self) -> &Arc<Port> {
         &self.port
+    }
+
+    /// A request has come, or the beginning of one.
+    pub(crate) fn begin(self: &Arc<Self>) -> Begun {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        Begun(Arc::clone(self))
+    }
+
+    /// Whether a request has come that has no answer yet.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) > 0
     }
 
     /// The connection with the lowest value is closed first.
@@ -296,6 +315,20 @@ impl Call {
 
 fn slot(interval: u64) -> usize {
     usize::try_from(interval % INTERVALS as u64).expect("a remainder of INTERVALS must fit")
+}
+
+impl Deref for Begun {
+    type Target = Arc<Connection>;
+
+    fn deref(&self) -> &Arc<Connection> {
+        &self.0
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.begun.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Call {

@@ -42,6 +42,11 @@ impl<F: Future> Seldom<F> {
         let news = Arc::new(News { is_there: AtomicBool::new(true), task: Mutex::default() });
         Self { future: Box::pin(future), waker: Waker::from(Arc::clone(&news)), news, task: None }
     }
+
+    /// The next poll polls the future, whether it was woken or not: one that was ready and can be ready again.
+    pub(crate) fn again(&mut self) {
+        self.news.is_there.store(true, Ordering::Release);
+    }
 }
 
 impl<F: Future> Future for Seldom<F> {
