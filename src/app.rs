@@ -122,7 +122,7 @@ impl App {
         };
         let grpc_tls = secure("grpc", &settings.grpc.tls, Alpn::Http2)?;
         let admin_tls = secure("admin", &settings.admin.tls, Alpn::Http1)?;
-        let xds = settings.config.xds.clone().map(|xds| xds::Server::open(xds, &certificates)).transpose();
+        let xds = settings.config.xds.clone().map(|xds| xds::XdsServer::open(xds, &certificates)).transpose();
         let xds = xds.map_err(|error| StartError::Tls("config.xds", error))?;
         let grpc_listener = bind("grpc", &settings.grpc.listen, grpc_tls).await?;
         let grpc = grpc_listener.address().unwrap_or_else(|_| settings.grpc.listen.clone());
@@ -302,7 +302,7 @@ impl App {
 async fn bind(
     name: &'static str,
     address: &Listen,
-    tls: Option<Arc<tls::Server>>,
+    tls: Option<Arc<tls::ServerTls>>,
 ) -> Result<Listener, StartError> {
     let bound = Listener::bind(address).await;
     let listener = bound.map_err(|error| StartError::Bind(name, address.clone(), error))?;
@@ -315,7 +315,7 @@ async fn bind(
 async fn bind_tcp(
     name: &'static str,
     wish: SocketAddr,
-    tls: Option<Arc<tls::Server>>,
+    tls: Option<Arc<tls::ServerTls>>,
 ) -> Result<(Listener, SocketAddr), StartError> {
     let listener = bind(name, &Listen::Tcp(wish), tls).await?;
     let address = match listener.address() {

@@ -151,7 +151,7 @@ pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
 
 /// Serves until `stop`.
 pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, stop: CancellationToken) {
-    let service = LedgerServiceServer::new(Server { hub: Arc::clone(&hub), port: Arc::clone(&port) });
+    let service = LedgerServiceServer::new(HubServer { hub: Arc::clone(&hub), port: Arc::clone(&port) });
     let routes = Routes::new(service.max_decoding_message_size(MESSAGE_BYTES_MAX)).prepare();
     let http = http(Calls(Arc::clone(&port)));
     let connect = |stream: Transport, place: Place| {
@@ -218,13 +218,14 @@ async fn answer(
 #[derive(Debug, Clone, Copy)]
 struct PeerAddress(Option<SocketAddr>);
 
-struct Server {
+/// Takes the streams of sidecars in.
+struct HubServer {
     hub: Arc<Hub>,
     port: Arc<Port>,
 }
 
 #[tonic::async_trait]
-impl LedgerService for Server {
+impl LedgerService for HubServer {
     type OpenStream = ReceiverStream<Message>;
 
     async fn open(

@@ -29,7 +29,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
-    Tls(TcpListener, Arc<tls::Server>),
+    Tls(TcpListener, Arc<tls::ServerTls>),
     Unix(UnixListener),
 }
 
@@ -45,7 +45,7 @@ impl Listener {
     }
 
     /// The same, with TLS. A Unix socket stays as it is: who may use it is decided by the rights of its file.
-    pub(crate) fn secured(self, tls: Arc<tls::Server>) -> Self {
+    pub(crate) fn secured(self, tls: Arc<tls::ServerTls>) -> Self {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, _) => Self::Tls(listener, tls),
             Self::Unix(listener) => Self::Unix(listener),

@@ -28,7 +28,7 @@ use self::check::Tells;
 use crate::admission::Admission;
 use crate::lease::Leases;
 use crate::ledger::Ledger;
-use crate::ledger::hub::Line;
+use crate::ledger::hub::FleetLine;
 use crate::queue::Queue;
 use crate::record::Recorders;
 use crate::snapshot::Live;
@@ -43,7 +43,7 @@ pub struct Service {
     pub(crate) leases: Leases,
     pub queue: Queue,
     /// Where places in line are kept, if that is not in `queue`.
-    line: Option<Arc<Line>>,
+    line: Option<Arc<FleetLine>>,
     ledgers: Ledgers,
     pub metrics: Arc<Metrics>,
     lease_api: Arc<DomainCounters>,
@@ -70,7 +70,7 @@ impl Service {
         admission: Admission,
         leases: Leases,
         ledgers: Ledgers,
-        line: Option<Line>,
+        line: Option<FleetLine>,
         metrics: Arc<Metrics>,
         tells: Tells,
     ) -> Self {

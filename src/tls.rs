@@ -3,8 +3,8 @@
 //! | type | is |
 //! |---|---|
 //! | [`ServerFiles`], [`ClientFiles`] | which files; settings are read into these |
-//! | [`Server`] | gives the configuration for the next connection that is accepted |
-//! | [`Client`], [`Connector`] | the same for connections that we open, and what opens them for tonic |
+//! | [`ServerTls`] | gives the configuration for the next connection that is accepted |
+//! | [`ClientTls`], [`Connector`] | the same for connections that we open, and what opens them for tonic |
 //! | [`Certificates`] | loads both, keeps them current, and knows what is wrong with their files |
 //!
 //! A pair that doesn't fit is refused at start. Later the last good one stays, and [`Certificates::problems`] says why.
@@ -27,9 +27,9 @@ use rustls::crypto::{CryptoProvider, ring};
 pub use rustls::pki_types::ServerName;
 
 pub use self::certificates::{Certificates, FileProblem};
-pub use self::client::{Client, ConnectError, Connector};
+pub use self::client::{ClientTls, ConnectError, Connector};
 pub(crate) use self::noted::Broken;
-pub use self::server::{Alpn, Server};
+pub use self::server::{Alpn, ServerTls};
 
 /// What a port shows, and whom it lets in.
 #[derive(Debug, Clone, PartialEq, Eq)]

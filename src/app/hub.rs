@@ -39,7 +39,7 @@ impl HubSocket {
     /// `None` if this instance is no hub.
     pub(super) async fn bind(
         settings: &settings::Hub,
-        tls: Option<Arc<tls::Server>>,
+        tls: Option<Arc<tls::ServerTls>>,
     ) -> Result<Option<Self>, StartError> {
         let Some(wish) = settings.listen else { return Ok(None) };
         let token = token_of(settings.token.as_ref(), settings.token_file.as_deref())?;

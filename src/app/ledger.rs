@@ -22,7 +22,7 @@ pub(super) struct Opening<'a> {
     pub(super) ledger: &'a settings::Ledger,
     /// What hubs call this instance.
     pub(super) name: String,
-    pub(super) hub_tls: Option<Arc<tls::Client>>,
+    pub(super) hub_tls: Option<Arc<tls::ClientTls>>,
     pub(super) metrics: &'a Arc<Metrics>,
     pub(super) events: mpsc::UnboundedSender<CapacityEvent>,
 }

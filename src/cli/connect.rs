@@ -45,12 +45,12 @@ pub(super) struct TlsArgs {
 }
 
 impl TlsArgs {
-    fn client(&self, alpn: Alpn) -> anyhow::Result<Option<Arc<tls::Client>>> {
+    fn client(&self, alpn: Alpn) -> anyhow::Result<Option<Arc<tls::ClientTls>>> {
         let Some(ca) = &self.ca else { return Ok(None) };
         let pair = self.cert.clone().zip(self.key.clone());
         let pair = pair.map(|(cert_file, key_file)| PairFiles { cert_file, key_file });
         let files = ClientFiles { ca_file: ca.clone(), pair, server_name: None };
-        Ok(Some(tls::Client::load(&files, alpn)?))
+        Ok(Some(tls::ClientTls::load(&files, alpn)?))
     }
 
     pub(super) fn is_none(&self) -> bool {

@@ -54,12 +54,12 @@ const RECONNECT_AFTER: Duration = Duration::from_millis(200);
 
 /// A server, and the TLS towards it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct XdsServer {
     settings: Xds,
-    tls: Option<Arc<tls::Client>>,
+    tls: Option<Arc<tls::ClientTls>>,
 }
 
-impl Server {
+impl XdsServer {
     /// Its certificates are read now and followed from now on; nobody is called yet.
     pub(crate) fn open(settings: Xds, certificates: &Certificates) -> Result<Self, tls::FileError> {
         let tls = settings.tls.as_ref().map(|files| certificates.client(files, Alpn::Http2)).transpose()?;
@@ -90,7 +90,7 @@ impl Server {
 }
 
 /// Follows a server for as long as it runs.
-pub(crate) async fn run(control: Arc<Control>, server: Server) {
+pub(crate) async fn run(control: Arc<Control>, server: XdsServer) {
     let name = server.settings.server.to_string();
     let mut follower =
         Follower { control, server, backoff: Backoff::default(), is_heard: false, refused: None };
@@ -112,7 +112,7 @@ pub(crate) async fn run(control: Arc<Control>, server: Server) {
 
 struct Follower {
     control: Arc<Control>,
-    server: Server,
+    server: XdsServer,
     /// Counts the tries since the server last answered.
     backoff: Backoff,
     /// The server has answered since the last try.

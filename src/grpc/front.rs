@@ -60,7 +60,7 @@ pub(crate) struct Front {
 
 /// What goes back, and what its call holds until all of it is sent.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ResponseBody {
     content: Content,
     call: Option<Arc<Call>>,
     _reflection: Option<OwnedSemaphorePermit>,
@@ -81,7 +81,7 @@ impl Content {
     }
 }
 
-impl From<Content> for Answer {
+impl From<Content> for ResponseBody {
     fn from(content: Content) -> Self {
         Self { content, call: None, _reflection: None }
     }
@@ -94,7 +94,7 @@ impl Front {
         connection: Begun,
         unread: Arc<Unread>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
         let head = Head::of(request.headers());
         let limit = head.timeout(request.headers());
         // Asked first, because nearly every call is this one.
@@ -136,7 +136,7 @@ impl Front {
         head: Head,
         may_be_plain: bool,
         request: Request<RequestBody>,
-    ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send {
         let (parts, mut body) = request.into_parts();
         async move {
             // What goes to tonic is on the heap, so that calls that don't go there carry no space for it.
@@ -166,7 +166,7 @@ impl Front {
         }
     }
 
-    async fn by_tonic<B>(self: Arc<Self>, request: Request<B>) -> Result<Response<Answer>, Infallible>
+    async fn by_tonic<B>(self: Arc<Self>, request: Request<B>) -> Result<Response<ResponseBody>, Infallible>
     where
         B: Body<Data = Bytes, Error = Status> + Send + 'static,
     {
@@ -276,7 +276,7 @@ fn too_large(answer: &Response<tonic::body::Body>) -> Option<Status> {
     (status.code() == Code::OutOfRange).then(|| Status::invalid_argument(status.message()))
 }
 
-fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
+fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<ResponseBody> {
     let length = response.encoded_len();
     let prefix = u32::try_from(length).expect("an answer to 1 MiB must be shorter than 4 GiB");
     // A Vec: a BytesMut copies every byte of a number with a call of its own.
@@ -288,22 +288,22 @@ fn plain(response: &pb::RateLimitResponse, unsent: Unsent) -> Response<Answer> {
     trailers.insert(&GRPC_STATUS, HeaderValue::from_static("0"));
     let message = AnswerBytes::new(Bytes::from(message), unsent);
     let content = Content::Plain { message: Some(message), trailers: Some(trailers) };
-    let mut response = Response::new(Answer::from(content));
+    let mut response = Response::new(ResponseBody::from(content));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
-fn refusal(status: &Status) -> Response<Answer> {
+fn refusal(status: &Status) -> Response<ResponseBody> {
     tonic_answer(status.clone().into_http())
 }
 
 /// What tonic answered, and with it the leases that its handler put into the response.
-fn tonic_answer(mut response: Response<tonic::body::Body>) -> Response<Answer> {
+fn tonic_answer(mut response: Response<tonic::body::Body>) -> Response<ResponseBody> {
     let carried = delivery::carried(response.extensions_mut());
     response.map(|body| Content::Tonic(AnswerBody::new(body, carried)).into())
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = AnswerBytes;
     type Error = Status;
 

@@ -48,7 +48,7 @@ impl Account {
     }
 
     /// What is known of the account of a ledger behind hubs.
-    pub(super) fn behind_hub(&self) -> &hub::Known {
+    pub(super) fn behind_hub(&self) -> &hub::KnownBehindHub {
         &self.known.behind_hub
     }
 
@@ -64,7 +64,7 @@ impl Account {
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     tigerbeetle: KnownAccount,
-    behind_hub: hub::Known,
+    behind_hub: hub::KnownBehindHub,
     pub(super) decrease: Decrease,
     /// The same limit in the ledger that replaces this one's.
     twin: OnceLock<Arc<Account>>,

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::hub::{Hub, Line};
+use super::hub::{FleetLine, Hub};
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
 use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, Want};
@@ -32,7 +32,7 @@ macro_rules! each {
 
 impl Backend {
     /// Where places in line are kept, if that is not here.
-    pub(super) fn line(&self) -> Option<Line> {
+    pub(super) fn line(&self) -> Option<FleetLine> {
         match self {
             Backend::Memory(_) | Backend::TigerBeetle(_) => None,
             Backend::Hub(hub) => Some(hub.line()),

@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::AsciiMetadataValue;
 
-pub use self::known::Known;
-pub use self::line::Line;
+pub use self::known::KnownBehindHub;
+pub use self::line::FleetLine;
 use self::pb::answer::What as Answer;
 use self::pb::ask::What as Ask;
 use self::peer::Peer;
@@ -42,7 +42,7 @@ use crate::clock;
 use crate::limit::{LimitSpec, Overage};
 use crate::retry::schedule::paid_in_ms;
 use crate::telemetry::Metrics;
-use crate::tls::Client;
+use crate::tls::ClientTls;
 
 /// What a completion or a change of capacity may take.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ pub struct Options {
     /// What hubs call this instance.
     pub name: String,
     /// Absent: streams are in the clear.
-    pub tls: Option<Arc<Client>>,
+    pub tls: Option<Arc<ClientTls>>,
     /// Sent with every stream.
     pub authorization: Option<AsciiMetadataValue>,
     /// Bounds every call of a caller.

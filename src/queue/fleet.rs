@@ -1,6 +1,6 @@
 //! The line of a fleet: jobs, places and leases as a sidecar and the hub that keeps its line say them, in both directions.
 //!
-//! Hubs keep the places of their sidecars' callers ([`crate::ledger::hub::Line`]). What comes from the other side is checked
+//! Hubs keep the places of their sidecars' callers ([`crate::ledger::hub::FleetLine`]). What comes from the other side is checked
 //! here like any input. No I/O; what is done about it is in `service/line.rs` and `hub/line.rs`.
 
 use std::sync::Arc;

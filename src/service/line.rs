@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::lease::leases::Found;
 use crate::ledger::LedgerError;
 use crate::ledger::hub::line::{At, NotJoined};
-use crate::ledger::hub::{Line, pb};
+use crate::ledger::hub::{FleetLine, pb};
 use crate::limit::LeaseId;
 use crate::queue::fleet::{self, PlaceNews};
 use crate::queue::{PlaceState, PlaceStatus, Wants};
@@ -29,7 +29,7 @@ type Followed = (PlaceStatus, Option<UnsentLease>);
 /// A job on its way to a hub.
 struct Joining {
     service: Arc<Service>,
-    line: Arc<Line>,
+    line: Arc<FleetLine>,
     /// The hub that has the place already.
     at: Option<At>,
     message: pb::JoinLine,
@@ -46,7 +46,7 @@ impl Service {
     /// Allowed at once if it fits, else a place at a hub.
     pub(super) async fn join_line(
         self: &Arc<Self>,
-        line: &Arc<Line>,
+        line: &Arc<FleetLine>,
         ask: &Ask<'_>,
         snapshot: Arc<Snapshot>,
         plan: Plan,
@@ -90,7 +90,7 @@ impl Service {
     /// What the holder of a place is told, and whoever only looks.
     pub(super) async fn follow_line(
         self: &Arc<Self>,
-        line: &Arc<Line>,
+        line: &Arc<FleetLine>,
         id: &str,
         is_holder: bool,
     ) -> Result<Option<Followed>, LedgerError> {
@@ -107,7 +107,7 @@ impl Service {
         }
     }
 
-    pub(super) async fn leave_line(&self, line: &Line, id: &str) -> Result<Left, LedgerError> {
+    pub(super) async fn leave_line(&self, line: &FleetLine, id: &str) -> Result<Left, LedgerError> {
         let answer = match name_of(id) {
             Some(name) => line.leave(name, pb::LeaveReason::Left).await?,
             None => None,
@@ -121,7 +121,11 @@ impl Service {
     }
 
     /// The lease of a place that another instance may have been told of. A place that still waits has ended after this.
-    pub(super) async fn find_in_line(self: &Arc<Self>, line: &Line, id: &str) -> Result<Found, LedgerError> {
+    pub(super) async fn find_in_line(
+        self: &Arc<Self>,
+        line: &FleetLine,
+        id: &str,
+    ) -> Result<Found, LedgerError> {
         let Some(name) = name_of(id) else { return Ok(Found::Unknown) };
         // Its completion ends it, so that it need not be picked up.
         let Some((_, answer)) = line.find(name.clone(), false).await? else { return Ok(Found::Unknown) };

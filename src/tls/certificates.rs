@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::contents::{Contents, Fingerprint};
-use super::{Alpn, Client, ClientFiles, FileError, Server, ServerFiles, client, pem, server};
+use super::{Alpn, ClientFiles, ClientTls, FileError, ServerFiles, ServerTls, client, pem, server};
 use crate::clock;
 use crate::telemetry::Metrics;
 
@@ -53,17 +53,17 @@ impl Certificates {
     }
 
     /// The TLS of a port, which from now on follows its files.
-    pub(crate) fn server(&self, files: &ServerFiles, alpn: Alpn) -> Result<Arc<Server>, FileError> {
+    pub(crate) fn server(&self, files: &ServerFiles, alpn: Alpn) -> Result<Arc<ServerTls>, FileError> {
         let contents = Contents::read(server::paths(files));
-        let server = Arc::new(Server::new(files, alpn, &contents)?);
+        let server = Arc::new(ServerTls::new(files, alpn, &contents)?);
         self.watch(Arc::clone(&server) as Arc<dyn Reload>, &contents);
         Ok(server)
     }
 
     /// The TLS towards a peer, which from now on follows its files.
-    pub fn client(&self, files: &ClientFiles, alpn: Alpn) -> Result<Arc<Client>, FileError> {
+    pub fn client(&self, files: &ClientFiles, alpn: Alpn) -> Result<Arc<ClientTls>, FileError> {
         let contents = Contents::read(client::paths(files));
-        let client = Arc::new(Client::new(files, alpn, &contents)?);
+        let client = Arc::new(ClientTls::new(files, alpn, &contents)?);
         self.watch(Arc::clone(&client) as Arc<dyn Reload>, &contents);
         Ok(client)
     }

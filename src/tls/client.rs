@@ -28,13 +28,13 @@ const PORT: u16 = 443;
 
 /// The TLS towards one peer, or a group of them.
 #[derive(Debug)]
-pub struct Client {
+pub struct ClientTls {
     files: ClientFiles,
     alpn: Alpn,
     current: ArcSwap<ClientConfig>,
 }
 
-impl Client {
+impl ClientTls {
     pub(super) fn new(files: &ClientFiles, alpn: Alpn, contents: &Contents) -> Result<Self, FileError> {
         let current = ArcSwap::from_pointee(config(files, alpn, contents)?);
         Ok(Self { files: files.clone(), alpn, current })
@@ -61,7 +61,7 @@ impl Client {
     }
 }
 
-impl Reload for Client {
+impl Reload for ClientTls {
     fn paths(&self) -> Vec<PathBuf> {
         paths(&self.files)
     }
@@ -101,7 +101,7 @@ fn config(files: &ClientFiles, alpn: Alpn, contents: &Contents) -> Result<Client
 /// would make tonic look for a TLS of its own.
 #[derive(Debug, Clone)]
 pub struct Connector {
-    client: Arc<Client>,
+    client: Arc<ClientTls>,
     within: Duration,
     broken: Broken,
 }

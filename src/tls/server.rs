@@ -32,13 +32,13 @@ impl Alpn {
 
 /// The TLS of one port.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerTls {
     files: ServerFiles,
     alpn: Alpn,
     current: ArcSwap<ServerConfig>,
 }
 
-impl Server {
+impl ServerTls {
     pub(super) fn new(files: &ServerFiles, alpn: Alpn, contents: &Contents) -> Result<Self, FileError> {
         let current = ArcSwap::from_pointee(config(files, alpn, contents)?);
         Ok(Self { files: files.clone(), alpn, current })
@@ -50,7 +50,7 @@ impl Server {
     }
 }
 
-impl Reload for Server {
+impl Reload for ServerTls {
     fn paths(&self) -> Vec<PathBuf> {
         paths(&self.files)
     }

@@ -116,8 +116,8 @@ fn an_elliptic_key_may_be_sec1() {
 
 /// Serves one connection: what it says of its client, or the error.
 async fn greet(
-    server: &Server,
-    client: &Arc<Client>,
+    server: &ServerTls,
+    client: &Arc<ClientTls>,
 ) -> (Result<String, String>, Option<CertificateDer<'static>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -146,8 +146,8 @@ async fn greet(
 }
 
 /// What the server says of a client with these files.
-async fn answer(server: &Server, files: &ClientFiles) -> Result<String, String> {
-    greet(server, &Client::load(files, Alpn::Http2).unwrap()).await.0
+async fn answer(server: &ServerTls, files: &ClientFiles) -> Result<String, String> {
+    greet(server, &ClientTls::load(files, Alpn::Http2).unwrap()).await.0
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::uri::{Authority, Scheme};
 use http::{HeaderName, HeaderValue, Uri};
 
-use crate::tls::{Client, ClientFiles};
+use crate::tls::{ClientFiles, ClientTls};
 
 /// Where a collector takes traces by HTTP.
 const TRACES: &str = "/v1/traces";
@@ -68,8 +68,8 @@ impl Otlp {
 /// TLS towards the collector, for each of the protocols.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    pub(crate) grpc: Arc<Client>,
-    pub(crate) http: Arc<Client>,
+    pub(crate) grpc: Arc<ClientTls>,
+    pub(crate) http: Arc<ClientTls>,
 }
 
 /// A collector.

@@ -23,7 +23,7 @@ use tonic::{Code, Extensions, Status};
 use super::options::{Endpoint, Otlp, Protocol, Tls};
 use super::pb;
 use super::pb::trace_service_client::TraceServiceClient;
-use crate::tls::Client;
+use crate::tls::ClientTls;
 
 /// What a collector answers is a few bytes, or an error's text.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -48,7 +48,7 @@ pub(super) struct Transport {
     headers: HeaderMap,
     timeout: Duration,
     grpc: TraceServiceClient<Channel>,
-    http_tls: Option<Arc<Client>>,
+    http_tls: Option<Arc<ClientTls>>,
     /// A connection that was used before.
     http: Option<SendRequest<Full<Bytes>>>,
     /// The connections' own tasks, which end with this.

@@ -1,13 +1,14 @@
-//! Leases from outside: the shapes of the lease API, tokens that are not right, and what is counted.
+//! Leases from outside: the shapes of the lease API, completions, and what is counted.
+
+mod mistakes;
+mod tokens;
+pub mod load;
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use sluice::api::pb;
 use sluice::api::pb::lease::lease_service_client::LeaseServiceClient;
-use sluice::app::StartError;
-use sluice::config::settings::secret::Secret;
-use tokio::task::JoinSet;
 
 use crate::ask::{header, request};
 use crate::lease_scenario::{LIMITS, Port, complete, lease_of, reserve};
@@ -24,11 +25,6 @@ fn wants(limit: &str, amount: u64) -> Value {
 
 async fn start() -> TestApp {
     TestApp::with_limits(LIMITS).start().await
-}
-
-async fn with_secrets(secrets: &'static [&'static str]) -> TestApp {
-    let secrets = secrets.iter().map(|secret| Secret::new(secret)).collect();
-    TestApp::with_limits(LIMITS).and_settings(move |settings| settings.leases.secrets = secrets).start().await
 }
 
 /// `sluice_leases_total` of one event.
@@ -134,97 +130,6 @@ async fn a_limit_that_was_removed_is_no_trouble() {
     assert_eq!(app.used("d:row=1:held").await, 0);
     crate::http::send(app.app.admin, "PUT", "/v1/limits", &[], limit).await;
     assert_eq!(app.used("pool").await, 0);
-}
-
-#[tokio::test]
-async fn what_is_wrong_with_a_reserve() {
-    let app = start().await;
-    let many: Vec<Value> = (0..33).map(|_| want("tokens", 1)).collect();
-    let cases = [
-        (json!({}), "requirements: 0 given, 1 to 32"),
-        (json!({"requirements": []}), "requirements: 0 given"),
-        (json!({"requirements": many}), "requirements: 33 given"),
-        (json!({"requirements": [{"key": "", "amount": 1}]}), "requirements[0].key: must not be empty"),
-        (json!({"requirements": [{"amount": 1}]}), "requirements[0].key: must not be empty"),
-        (json!({"requirements": [{"key": "x"}]}), "requirements[0].amount: must be at least 1"),
-        (json!({"requirements": [{"key": "x", "amount": -1}]}), "invalid value: integer `-1`"),
-        (json!({"requirements": [{"key": "x", "amount": 1, "x": 1}]}), "unknown field `x`"),
-        (json!({"requirement": []}), "unknown field `requirement`"),
-        (
-            json!({"requirements": [want("tokens", u64::MAX), want("tokens", 1)]}),
-            "requirements[1].amount: the sum",
-        ),
-        (
-            json!({"lease_id": "x".repeat(129), "requirements": [want("tokens", 1)]}),
-            "lease_id: must have at most",
-        ),
-        (json!({"lease_id": "a\nb", "requirements": [want("tokens", 1)]}), "lease_id: must have at most"),
-        (
-            json!({"lease_id": "s1.abc", "requirements": [want("tokens", 1)]}),
-            "lease_id: looks like a lease token",
-        ),
-        (
-            json!({"job_id": "x".repeat(257), "requirements": [want("tokens", 1)]}),
-            "job_id: must have at most",
-        ),
-        (json!("x"), "invalid type: string"),
-    ];
-    for (body, detail) in cases {
-        let answer = app.post("/v1/reserve", &body.to_string()).await;
-        let said = answer.json();
-        assert_eq!((answer.status, &said["error"]), (400, &json!("invalid_request")), "{body}: {said}");
-        assert_eq!(said["allowed"], false);
-        assert!(said["detail"].as_str().unwrap().contains(detail), "{body}: {said}");
-    }
-    let answer = app.post("/v1/reserve", "{").await;
-    assert_eq!((answer.status, &answer.json()["error"]), (400, &json!("invalid_request")));
-    let unknown = app.post("/v1/reserve", r#"{"requirements":[{"key":"no:such","amount":1}]}"#).await;
-    assert_eq!((unknown.status, &unknown.json()["error"]), (400, &json!("unknown_limit_key:no:such")));
-    assert_eq!(app.used("d:row=1:tokens").await, 0);
-}
-
-#[tokio::test]
-async fn what_is_wrong_with_a_complete() {
-    let app = start().await;
-    let lease = reserve(&app, Port::Http, wants("tokens", 10)).await;
-    let (id, token) = (lease["lease_id"].as_str().unwrap(), lease["lease_token"].as_str().unwrap());
-    let actual = |amount: u64| json!({"key": "d:row=1:tokens", "actual_amount": amount});
-    let cases = [
-        (json!({}), "lease_id or lease_token: one of them"),
-        (
-            json!({"lease_id": id, "actuals": [{"key": "d:row=1:tokens"}]}),
-            "actuals[0].actual_amount: is needed",
-        ),
-        (
-            json!({"lease_id": id, "actuals": [actual(1), actual(2)]}),
-            "actuals[1].key: `d:row=1:tokens` is there twice",
-        ),
-        (json!({"lease_id": id, "actuals": [{"key": "x", "actual_amount": 1}]}), "holds nothing of `x`"),
-        (json!({"lease_token": token, "actuals": [{"key": "", "actual_amount": 1}]}), "holds nothing of ``"),
-        (json!({"lease_token": "nonsense"}), "the lease token is not a lease token of this version"),
-        (json!({"lease_token": id}), "the lease token is not a lease token of this version"),
-        (json!({"lease_token": format!("{token}A")}), "the lease token is"),
-        (json!({"lease_id": &token[..token.len() - 1]}), "the lease token is"),
-        (json!({"lease_id": id, "actual": []}), "unknown field `actual`"),
-    ];
-    for (body, detail) in cases {
-        let answer = app.post("/v1/complete", &body.to_string()).await;
-        let said = answer.json();
-        assert_eq!((answer.status, &said["error"]), (400, &json!("invalid_request")), "{body}: {said}");
-        assert_eq!(said["ok"], false);
-        assert!(said["detail"].as_str().unwrap().contains(detail), "{body}: {said}");
-    }
-    assert_eq!(app.used("d:row=1:tokens").await, 10);
-    for body in [
-        json!({"lease_id": "never-heard-of", "actuals": [actual(1)]}),
-        json!({"lease_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}),
-        json!({"lease_id": id, "lease_token": null, "actuals": null}),
-        json!({"lease_id": id, "lease_token": token}),
-    ] {
-        let answer = app.post("/v1/complete", &body.to_string()).await;
-        let ok = json!({"ok": true, "error": null, "detail": null});
-        assert_eq!((answer.status, answer.json()), (200, ok), "{body}");
-    }
 }
 
 #[tokio::test]
@@ -349,73 +254,6 @@ async fn a_lease_can_be_looked_at() {
     assert_eq!(app.get("/v1/leases/job%2F7%20%C3%BC").await.json()["lease_id"], "job/7 ü");
 }
 
-/// What Envoy's completion is answered never depends on its token; what it does, does.
-#[tokio::test]
-async fn tokens_that_are_not_right_are_refused_and_counted() {
-    let app = with_secrets(&["the first secret", "an older secret"]).await;
-    let stranger = with_secrets(&["a stranger's secret"]).await;
-    let older = with_secrets(&["an older secret"]).await;
-    let ask = json!({"requirements": [want("held", 1)]});
-    let token = |answer: Value| answer["lease_token"].as_str().unwrap().to_owned();
-    let good = token(reserve(&app, Port::Http, ask.clone()).await);
-    let from_stranger = token(reserve(&stranger, Port::Http, ask.clone()).await);
-    let from_older = token(reserve(&older, Port::Http, ask).await);
-
-    let mut forged = vec![from_stranger, good[..good.len() - 1].to_owned(), format!("{good}A")];
-    forged.extend([good.replacen("s1.", "s0.", 1), good.replacen("s1.", "s2.", 1), "s1.".to_owned()]);
-    for at in 3..good.len() {
-        let mut bytes = good.clone().into_bytes();
-        bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
-        forged.push(String::from_utf8(bytes).unwrap());
-    }
-    for (index, token) in forged.iter().enumerate() {
-        let done = format!("phase=done lease_id={token}");
-        app.answers(&[&format!("{done} -> bare")]).await;
-        assert_eq!(counted(&app, "forged").await, index as u64 + 1, "{token}");
-    }
-    assert_eq!(app.used("d:row=1:held").await, 1);
-    let refused = complete(&app, Port::Http, json!({"lease_token": forged[0]})).await;
-    assert_eq!((&refused["ok"], &refused["error"]), (&json!(false), &json!("invalid_request")));
-    assert_eq!(counted(&app, "completed").await, 0);
-
-    // One that the older secret signed is good, though this ledger has never seen its lease.
-    app.answers(&[&format!("lease_id={from_older} -> bare")]).await;
-    app.answers(&[&format!("lease_id={good} -> bare")]).await;
-    assert_eq!(app.used("d:row=1:held").await, 0);
-    assert_eq!(
-        (counted(&app, "forged").await, counted(&app, "completed").await),
-        (forged.len() as u64 + 1, 2)
-    );
-}
-
-/// Without a configured secret every process has its own.
-#[tokio::test]
-async fn without_a_secret_nobody_else_can_read_a_token() {
-    let (app, other) = (start().await, start().await);
-    let lease = reserve(&app, Port::Http, wants("held", 1)).await;
-    let by_token = json!({"lease_token": lease["lease_token"]});
-    assert_eq!(complete(&other, Port::Http, by_token.clone()).await["ok"], false);
-    assert_eq!(complete(&app, Port::Http, by_token).await["ok"], true);
-    assert_eq!(app.used("d:row=1:held").await, 0);
-}
-
-#[tokio::test]
-async fn secrets_are_read_from_their_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("secrets");
-    let with_file = |path: &std::path::Path| {
-        let path = path.to_owned();
-        TestApp::with_limits(LIMITS).and_settings(move |settings| settings.leases.secrets_file = Some(path))
-    };
-    let Err(StartError::Secrets(error)) = with_file(&path).try_start().await else { panic!("it started") };
-    assert!(error.contains("secrets: can't be read"), "{error}");
-    std::fs::write(&path, "the first secret\nan older secret\n").unwrap();
-    let app = with_file(&path).start().await;
-    let older = with_secrets(&["an older secret"]).await;
-    let lease = reserve(&older, Port::Http, wants("held", 1)).await;
-    assert_eq!(complete(&app, Port::Http, json!({"lease_token": lease["lease_token"]})).await["ok"], true);
-}
-
 #[tokio::test]
 async fn completions_stand_between_other_descriptors() {
     let app = start().await;
@@ -465,75 +303,4 @@ async fn leases_that_nobody_completes_are_counted_when_they_end() {
     })
     .await;
     assert_eq!(app.used("d:short=a:held").await, 0);
-}
-
-/// A lease whose keys are too long for a token goes by its plain id.
-#[tokio::test]
-async fn long_keys_go_by_their_plain_id() {
-    let app = start().await;
-    let long = format!("row={} x5", "x".repeat(9000));
-    let answer = app.client().should_rate_limit(request(&long)).await.unwrap().into_inner();
-    let handle = lease_of(&answer).unwrap();
-    assert_eq!(handle.len(), 26, "a ULID");
-    let view = app.get(&format!("/v1/leases/{handle}")).await.json();
-    let key = view["requirements"][2]["key"].as_str().unwrap();
-    assert_eq!(app.used(key).await, 1);
-    app.answers(&[&format!("lease_id={handle} -> bare")]).await;
-    assert_eq!(app.used(key).await, 0);
-}
-
-/// Three thousand of them, opened and closed by a hundred callers at once, half of them through Envoy.
-pub async fn thousands(app: &TestApp) {
-    let mut callers = JoinSet::new();
-    for caller in 0..100u32 {
-        let mut envoy = app.client();
-        let mut leases = LeaseServiceClient::new(app.channel.clone());
-        callers.spawn(async move {
-            for n in 0..30u32 {
-                let row = format!("load{}", (caller + n) % 7);
-                if n % 2 == 0 {
-                    let asked = request(&format!("in load: row={row} x3"));
-                    let answer = envoy.should_rate_limit(asked).await.unwrap().into_inner();
-                    let done = format!("in load: lease_id={} x0", lease_of(&answer).expect("a lease"));
-                    envoy.should_rate_limit(request(&done)).await.unwrap();
-                } else {
-                    let key = |limit: &str| format!("load:row={row}:{limit}");
-                    let requirements = vec![
-                        pb::lease::Requirement { key: key("tokens"), amount: 3 },
-                        pb::lease::Requirement { key: key("held"), amount: 1 },
-                    ];
-                    let ask = pb::lease::ReserveRequest { requirements, ..Default::default() };
-                    let answer = leases.reserve(ask).await.unwrap().into_inner();
-                    assert!(answer.allowed, "{answer:?}");
-                    let actuals = vec![pb::lease::Actual { key: key("tokens"), actual_amount: Some(0) }];
-                    let lease_token = answer.lease_token;
-                    let done = pb::lease::CompleteRequest { lease_token, actuals, ..Default::default() };
-                    assert!(leases.complete(done).await.unwrap().into_inner().ok);
-                }
-            }
-        });
-    }
-    callers.join_all().await;
-    for row in 0..7 {
-        for limit in ["tokens", "held"] {
-            assert_eq!(app.used(&format!("load:row=load{row}:{limit}")).await, 0, "{row} {limit}");
-        }
-    }
-    assert_eq!((counted(app, "reserved").await, counted(app, "completed").await), (3_000, 3_000));
-}
-
-pub const LOAD: &str = "
-domain: load
-descriptors:
-- key: row
-  limits:
-  - {name: tokens, kind: rolling, capacity: 1000000, window_seconds: 3600, reconcile: true}
-  - {name: held, kind: concurrency, capacity: 100, timeout_seconds: 3600}
-";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_leases_leave_nothing_behind() {
-    let app = TestApp::with_limits(LOAD).start().await;
-    thousands(&app).await;
-    assert_eq!(counted(&app, "expired_unseen").await, 0);
 }

@@ -1,20 +1,21 @@
-//! Peers that want to be kept: bodies that never end, connections that are never used, answers that nobody takes; and web
-//! pages that would use the admin port from a browser. What they cost is measured in resident bytes of a process of its own.
+//! Peers that want to be kept: bodies that never end, connections that are never used, answers that nobody takes.
+//! What they cost is measured in resident bytes of a process of its own.
+
+mod open_files;
+mod web_pages;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
-use sluice::config::settings::secret::Secret;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
 
-use crate::http::{self, Answer};
-use crate::sluice::{Sluice, directory, serve};
-use crate::testapp::{Builder, TestApp};
-use crate::wait::until;
+use crate::http;
+use crate::sluice::Sluice;
+use crate::testapp::TestApp;
 use crate::wire::{METHOD, Wire, framed};
 
 const LIMITS: &str = "
@@ -24,6 +25,7 @@ limits: [{key: pool, kind: concurrency, capacity: 1, timeout_seconds: 60}]
 ";
 
 const RESERVE: &str = "/sluice.v1.LeaseService/Reserve";
+
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 const MIB: usize = 1 << 20;
@@ -290,78 +292,6 @@ async fn bodies_that_are_too_large_are_refused_in_json() {
     assert!(status == 413 && body.contains("too_large"), "{status} {body}");
 }
 
-/// So many descriptors and no more.
-async fn with_descriptors(limit: &str) -> Sluice {
-    let dir = directory(&[("config/limits/limits.yaml", LIMITS)]);
-    let serving = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    let mut command = std::process::Command::new("sh");
-    command.env_clear().current_dir(dir.path());
-    command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]);
-    command.arg(serving.get_program()).args(serving.get_args());
-    Sluice::start(dir, command).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_that_nobody_uses_make_way() {
-    // This process needs two thousand itself.
-    sluice::listen::descriptors::shares(false);
-    let sluice = with_descriptors("-n 512").await;
-    let used = Wire::connect(sluice.grpc_address()).await;
-    let unfinished_body = post("/v1/reserve", "content-length: 9\r\n\r\n{");
-    // A connection of HTTP/2 that answers pings, and one whose call has no end.
-    let mut kept = (Vec::new(), Vec::new(), Vec::new());
-    for n in 0..600 {
-        kept.0.push(send(sluice.admin, &unfinished_body).await);
-        let stream = TcpStream::connect(sluice.grpc_address()).await.unwrap();
-        // A connection that is closed before it began is what this is about.
-        let Ok((send, connection)) = h2::client::handshake(stream).await else { continue };
-        tokio::spawn(async move { drop(connection.await) });
-        if n % 2 == 0
-            && let Ok(mut send) = send.clone().ready().await
-        {
-            let request = ::http::Request::post(format!("http://sluice{METHOD}")).body(()).unwrap();
-            if let Ok(call) = send.send_request(request, false) {
-                kept.1.push(call);
-            }
-        }
-        kept.2.push(send);
-        if n % 50 == 0 {
-            sluice.still_answers().await;
-        }
-    }
-    sluice.still_answers().await;
-    let reply = used.should_rate_limit(&[]).await;
-    assert_eq!(reply.code, Code::InvalidArgument, "who has been answered stays: {reply:?}");
-    for (port, max) in [("grpc", 288), ("admin", 96)] {
-        let open = sluice.metric(&format!("sluice_connections{{port=\"{port}\"}}")).await;
-        let closed = format!("sluice_connections_closed_total{{port=\"{port}\",reason=\"for_others\"}}");
-        let closed = sluice.metric(&closed).await;
-        println!("{port}: {open} open, {closed} closed for others");
-        assert!(open <= max && open > max / 2 && closed >= 600 - max, "{port}: {open} open, {closed} closed");
-    }
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", sluice.process.id())).unwrap().count();
-    println!("{descriptors} descriptors open");
-    assert!(descriptors <= 512 - 64, "{descriptors} descriptors: too few are left for files and the ledger");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_limit_of_open_files_is_raised() {
-    let sluice = with_descriptors("-Sn 40 && ulimit -Hn 700").await;
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", sluice.process.id())).unwrap();
-    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let words: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(words[3..5], ["700", "700"], "{line}");
-    let kept: Vec<TcpStream> = {
-        let mut kept = Vec::new();
-        for _ in 0..60 {
-            kept.push(TcpStream::connect(sluice.admin).await.unwrap());
-        }
-        kept
-    };
-    sluice.still_answers().await;
-    assert_eq!(kept.len(), 60);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_have_bounds() {
     let app = TestApp::with_limits(LIMITS).start().await;
@@ -406,119 +336,4 @@ async fn reflection_is_for_a_few() {
     assert_eq!((answered, refused), (16, 4), "{replies:?}");
     let again = wire.call(REFLECTION, &list).await;
     assert_eq!(again.code, Code::Ok, "{again:?}");
-}
-
-fn with_token(open_reads: bool) -> Builder {
-    TestApp::with_limits(LIMITS).and_settings(move |settings| {
-        settings.admin.token = Some(Secret::new("secret"));
-        settings.admin.open_reads = open_reads;
-    })
-}
-
-async fn call(app: &TestApp, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-    http::send(app.app.admin, method, path, headers, body.to_owned()).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_web_page_changes_anything() {
-    let app = TestApp::with_limits(LIMITS).start().await;
-    let own = format!("http://{}", app.app.admin);
-    let reserve = r#"{"requirements": [{"key": "pool", "amount": 1}]}"#;
-    let limit = r#"{"key": "mine", "kind": "rolling", "capacity": 1, "window_seconds": 60}"#;
-    let decide = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "1"}]}]}"#;
-    let calls = [
-        ("POST", "/v1/reserve", reserve),
-        ("POST", "/json", decide),
-        ("PUT", "/v1/limits", limit),
-        ("DELETE", "/v1/limits/mine", ""),
-        ("PUT", "/v1/retry-policy", "{}"),
-        ("DELETE", "/v1/retry-policy", ""),
-        ("DELETE", "/v1/leases/nobody", ""),
-    ];
-    for (method, path, body) in calls {
-        for (headers, status, error) in [
-            (&[("host", "evil.example:8080")][..], 403, "foreign_host"),
-            (&[("host", "evil.example"), ("origin", "http://evil.example")], 403, "foreign_host"),
-            (&[("origin", "https://evil.example")], 403, "foreign_origin"),
-            (&[("origin", "null")], 403, "foreign_origin"),
-        ] {
-            let answer = call(&app, method, path, headers, body).await;
-            assert_eq!(answer.status, status, "{method} {path} {headers:?}: {answer:?}");
-            assert_eq!(answer.json()["error"], error, "{method} {path} {headers:?}");
-            assert!(answer.json()["detail"].is_string());
-        }
-        for kind in ["text/plain", "application/x-www-form-urlencoded", ""] {
-            // Without a content type it is a page only if it has an origin.
-            let origin = if kind.is_empty() { own.as_str() } else { "" };
-            let headers = [("content-type", kind), ("origin", origin)];
-            let headers: Vec<_> =
-                headers.into_iter().filter(|header| !header.1.is_empty() || header.0 != "origin").collect();
-            let answer = call(&app, method, path, &headers, body).await;
-            let expected = if method == "DELETE" { answer.status != 415 } else { answer.status == 415 };
-            assert!(expected, "{method} {path} {kind}: {answer:?}");
-        }
-    }
-    assert_eq!((app.used("pool").await, app.used("d:a=1:hour").await), (0, 0), "nothing was carried out");
-    assert_eq!(app.get("/v1/limits/mine").await.status, 404);
-    // Our own page and programs may.
-    for headers in [&[("origin", own.as_str())][..], &[]] {
-        assert_eq!(call(&app, "POST", "/json", headers, decide).await.status, 200, "{headers:?}");
-        assert_eq!(call(&app, "PUT", "/v1/limits", headers, limit).await.status, 200, "{headers:?}");
-        assert_eq!(call(&app, "DELETE", "/v1/limits/mine", headers, "").await.status, 204, "{headers:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_token_says_enough() {
-    let app = with_token(false).start().await;
-    let decide = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "a", "value": "1"}]}]}"#;
-    let foreign =
-        [("host", "sluice.default.svc:8080"), ("origin", "http://page"), ("content-type", "text/plain")];
-    assert_eq!(call(&app, "POST", "/json", &foreign, decide).await.status, 403);
-    assert_eq!(
-        call(&app, "POST", "/json", &foreign[1..], decide).await.status,
-        403,
-        "a page of another site"
-    );
-    assert_eq!(call(&app, "POST", "/json", &foreign[2..], decide).await.status, 401);
-    let with_it = [&foreign[..], &[("authorization", "Bearer secret")]].concat();
-    assert_eq!(call(&app, "POST", "/json", &with_it, decide).await.status, 200);
-}
-
-/// A lease that is waiting to be picked up, and who looks at it.
-#[tokio::test(flavor = "multi_thread")]
-async fn who_may_only_look_gets_no_lease_token_and_picks_nothing_up() {
-    let with_it = [("authorization", "Bearer secret")];
-    let foreign = [("host", "evil.example")];
-    for (builder, full, look) in
-        [(with_token(true), &with_it[..], &[][..]), (TestApp::with_limits(LIMITS), &[], &foreign)]
-    {
-        let policy = "retry_policy: {queue: {pickup_seconds: 2}}";
-        let app = builder.and_file("retry_policy.yaml", policy).start().await;
-        let body = json!({"queue": true, "requirements": [{"key": "pool", "amount": 1}]}).to_string();
-        let reserve = async || call(&app, "POST", "/v1/reserve", full, &body).await.json();
-        let first = reserve().await;
-        let path = |lease: &serde_json::Value| format!("/v1/leases/{}", lease["lease_id"].as_str().unwrap());
-        let seen = call(&app, "GET", &path(&first), look, "").await;
-        assert_eq!((seen.status, seen.json()["state"].as_str()), (200, Some("reserved")), "{seen:?}");
-        assert!(seen.json()["lease_token"].as_str().unwrap_or_default().is_empty(), "{seen:?}");
-        let held = call(&app, "GET", &path(&first), full, "").await.json();
-        assert_eq!(held["lease_token"], first["lease_token"]);
-
-        let second = reserve().await;
-        assert_eq!(second["state"], "queued");
-        let complete = json!({"lease_token": first["lease_token"]}).to_string();
-        assert_eq!(call(&app, "POST", "/v1/complete", full, &complete).await.status, 200);
-        let mut was_reserved = false;
-        // Looking all the time doesn't keep it.
-        until("it is given to the next", async || {
-            let said = call(&app, "GET", &path(&second), look, "").await.json();
-            was_reserved |= said["state"] == "reserved";
-            assert!(said["lease_token"].as_str().unwrap_or_default().is_empty(), "{said}");
-            if said["state"] == "timed_out" { Ok(()) } else { Err(said.to_string()) }
-        })
-        .await;
-        assert!(was_reserved);
-        assert_eq!(call(&app, "GET", &path(&second), full, "").await.json()["state"], "timed_out");
-    }
 }

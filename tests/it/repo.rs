@@ -1,13 +1,18 @@
 //! The repository tests itself: what its files promise about each other.
 
+mod documents;
+mod commands;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ::sluice::cli::Cli;
 use ::sluice::config;
-use clap::Parser;
 
-use crate::sluice::{Sluice, directory, run, serve, sluice};
+/// Where Rust is.
+const RUST_DIRS: [&str; 4] = ["src", "tests", "benches", "examples"];
+
+/// Past so many lines a file has a second idea in it, which wants a file of its own.
+const LINES_MAX: usize = 400;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -43,7 +48,7 @@ fn shown(path: &Path) -> String {
 #[test]
 fn every_rust_file_opens_with_what_it_is_for() {
     let mut mute = Vec::new();
-    for dir in ["src", "tests", "benches", "examples"] {
+    for dir in RUST_DIRS {
         for path in files(dir, ".rs") {
             assert_ne!(path.file_name().unwrap(), "mod.rs", "foo.rs stands beside foo/: {}", shown(&path));
             if !read(&path).starts_with("//! ") {
@@ -54,11 +59,11 @@ fn every_rust_file_opens_with_what_it_is_for() {
     assert_eq!(mute, [""; 0], "these have no `//!` on their first line");
 }
 
-/// Past so many lines a file has a second idea in it, which wants a file of its own.
 #[test]
 fn no_file_is_longer_than_one_can_read() {
     let lines = |path: &PathBuf| read(path).lines().count();
-    let long = files("src", ".rs").into_iter().filter(|path| lines(path) > 400);
+    let all = RUST_DIRS.iter().flat_map(|dir| files(dir, ".rs"));
+    let long = all.filter(|path| lines(path) > LINES_MAX);
     assert_eq!(long.map(|path| shown(&path)).collect::<Vec<_>>(), [""; 0]);
 }
 
@@ -182,242 +187,4 @@ fn building_with_tigerbeetle_does_not_depend_on_a_clang() {
     let line = script.lines().find(|line| line.starts_with("export BINDGEN_EXTRA_CLANG_ARGS="));
     let line = line.expect("it tells bindgen where headers are");
     assert!(line.contains("=-resource-dir=") && !line.contains("-isystem"), "{line}");
-}
-
-/// The snippets of a document in one language.
-fn snippets(text: &str, language: &str) -> Vec<String> {
-    let mut snippets = Vec::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        if line.trim() == format!("```{language}") {
-            let block: Vec<&str> = lines.by_ref().take_while(|line| line.trim() != "```").collect();
-            snippets.push(block.join("\n") + "\n");
-        }
-    }
-    snippets
-}
-
-fn documents() -> Vec<PathBuf> {
-    let mut documents = files("docs", ".md");
-    documents.extend(
-        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"].map(|name| root().join(name)),
-    );
-    documents
-}
-
-/// What a snippet of process settings begins with.
-const SETTINGS: [&str; 5] = ["grpc:", "admin:", "hub:", "ledger:", "leases:"];
-
-/// Limits, a retry policy or settings in a document are such that Sluice would take them.
-#[test]
-fn files_in_the_documents_are_right() {
-    for path in documents() {
-        for text in snippets(&read(&path), "yaml") {
-            let file = config::Document { name: shown(&path), text };
-            let problems = if file.text.starts_with("domain:") {
-                config::load_limits(std::slice::from_ref(&file), None).err()
-            } else if file.text.starts_with("retry_policy:") {
-                config::load_retry_policy(Some(&file)).err()
-            } else if SETTINGS.iter().any(|start| file.text.starts_with(start)) {
-                let dir = directory(&[("sluice.yaml", &file.text)]);
-                config::load(Some(dir.path())).err()
-            } else {
-                continue;
-            };
-            assert_eq!(problems, None, "{}\n{}", shown(&path), file.text);
-        }
-    }
-}
-
-/// Whoever is woken finds what to do.
-#[test]
-fn every_alert_is_in_the_manual() {
-    let manual = read(&root().join("docs/operating.md"));
-    let alerts = read(&root().join("demo/prometheus/alerts.yaml"));
-    let alerts: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    assert!(alerts.len() > 10, "{alerts:?}");
-    let rows: Vec<&str> =
-        manual.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
-    for alert in alerts {
-        assert!(rows.contains(&alert), "{alert} has no row");
-    }
-}
-
-#[test]
-fn links_in_the_documents_lead_somewhere() {
-    for path in documents().into_iter().chain([root().join("SECURITY.md")]) {
-        let text = read(&path);
-        for (at, mark) in ["](", "src=\"", "srcset=\""].iter().flat_map(|mark| text.match_indices(mark)) {
-            let link = text[at + mark.len()..].split([')', '"']).next().unwrap_or_default();
-            if link.contains("://") {
-                continue;
-            }
-            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
-            assert!(target.exists(), "{}: {link} leads nowhere", shown(&path));
-            let there = heading.is_empty() || read(&target).lines().any(|line| anchor(line) == heading);
-            assert!(there, "{}: {link} leads to no heading", shown(&path));
-        }
-    }
-}
-
-/// What a link to a heading says, as GitHub has it; empty for what is none.
-fn anchor(line: &str) -> String {
-    let heading = if line.starts_with('#') { line.trim_start_matches('#').trim() } else { "" };
-    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.collect::<String>().to_lowercase().replace(' ', "-")
-}
-
-#[test]
-fn every_metric_is_in_the_documents() {
-    let document = read(&root().join("docs/admin.md"));
-    let mut names = Vec::new();
-    for path in files("src/telemetry", ".rs").into_iter().chain([root().join("src/telemetry.rs")]) {
-        let text = read(&path);
-        names.extend(text.match_indices("\"sluice_").map(|(at, _)| word(&text[at + 1..])));
-    }
-    assert!(names.len() > 30, "{names:?}");
-    let is_missing =
-        |name: &String| !["`", "{", "_total"].iter().any(|end| document.contains(&format!("`{name}{end}")));
-    names.retain(is_missing);
-    assert_eq!(names, [""; 0], "docs/admin.md says nothing of these");
-}
-
-/// A command that a document tells people to type, and what it shows as its output.
-#[derive(Debug)]
-#[allow(dead_code, reason = "the place is told when a test fails")]
-struct Shown {
-    place: String,
-    words: Vec<String>,
-    output: String,
-}
-
-/// The commands in the documents, and in the comments of the files that people start from.
-fn commands() -> Vec<Shown> {
-    let mut commands = Vec::new();
-    for path in documents() {
-        let text = read(&path);
-        for snippet in snippets(&text, "console") {
-            for part in format!("\n{snippet}").split("\n$ ").skip(1) {
-                let (command, output) = part.split_once('\n').unwrap_or((part, ""));
-                commands.push(typed(&path, command, output));
-            }
-        }
-        let indented = text.lines().filter_map(|line| line.strip_prefix("    "));
-        let starts = ["cargo run ", "make ", "sluice "];
-        let typed_ones = indented.filter(|line| starts.iter().any(|start| line.starts_with(start)));
-        commands.extend(typed_ones.map(|line| typed(&path, line, "")));
-    }
-    for path in files("config", ".yaml").into_iter().chain(files("envoy", ".yaml")) {
-        let comments = read(&path);
-        let lines = comments.lines().filter_map(|line| line.trim_start().strip_prefix("#   "));
-        let ours = lines.filter(|line| line.starts_with("sluice ") || line.starts_with("cargo run "));
-        commands.extend(ours.map(|line| typed(&path, line, "")));
-    }
-    commands
-}
-
-/// Without what comes after the command: a comment, an explanation, another command.
-fn typed(path: &Path, command: &str, output: &str) -> Shown {
-    let command = command.split(" #").next().unwrap_or_default();
-    let command = command.split("  ").next().unwrap_or_default();
-    let command = command.split(';').next().unwrap_or_default().trim_end_matches(['&', ' ']);
-    let command = command.split(" | ").next().unwrap_or_default();
-    let words = command.split_whitespace().map(str::to_owned).collect();
-    Shown { place: shown(path), words, output: output.to_owned() }
-}
-
-impl Shown {
-    /// What comes after `sluice`, however it is called.
-    fn arguments(&self) -> Option<Vec<&str>> {
-        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        match &words[..] {
-            ["sluice" | "target/release/sluice", arguments @ ..] => Some(arguments.to_vec()),
-            ["cargo", "run", "--release", "--", arguments @ ..] => Some(arguments.to_vec()),
-            _ => None,
-        }
-    }
-}
-
-#[test]
-fn commands_in_the_documents_are_commands() {
-    let makefile = read(&root().join("Makefile"));
-    let commands = commands();
-    assert!(commands.len() > 10, "{commands:#?}");
-    for shown in &commands {
-        if let Some(arguments) = shown.arguments() {
-            let parsed = Cli::try_parse_from(["sluice"].into_iter().chain(arguments));
-            assert!(parsed.is_ok(), "{shown:?}: {}", parsed.unwrap_err());
-        }
-        if let [make, target, ..] = &shown.words[..]
-            && make == "make"
-        {
-            assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "{shown:?}");
-        }
-        for word in &shown.words {
-            let ours = ["envoy/", "config/", "docs/", "scripts/"].iter().any(|dir| word.starts_with(dir));
-            assert!(!ours || root().join(word).exists(), "{shown:?}: {word} is not there");
-        }
-    }
-}
-
-/// Whoever follows the documents sees what they show. A command that is shown to be denied is typed until it is.
-#[tokio::test]
-async fn commands_in_the_documents_say_what_is_shown() {
-    let dir = directory(&[]);
-    let mut command = serve(dir.path(), &["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config-dir"]);
-    command.arg(root().join("config"));
-    let served = Sluice::start(dir, command).await;
-    let mut compared = 0;
-    for shown in commands() {
-        let Some(arguments) = shown.arguments().filter(|arguments| arguments.first() == Some(&"try")) else {
-            continue;
-        };
-        let ask = || run(sluice(served.dir.path(), &arguments).env("SLUICE_GRPC", &served.grpc));
-        let mut ran = ask();
-        for _ in 0..100 {
-            if ran.code != 0 || !shown.output.contains("OVER_LIMIT") {
-                break;
-            }
-            ran = ask();
-        }
-        assert!(ran.code == 0 || ran.code == 2, "{shown:?}: {ran:?}");
-        if !shown.output.is_empty() {
-            let exit =
-                if shown.output.contains("\nexit ") { format!("exit {}\n", ran.code) } else { String::new() };
-            assert_eq!(masked(&(ran.stdout + &exit)), masked(&shown.output), "{shown:?}");
-            compared += 1;
-        }
-    }
-    assert!(compared > 0, "the README shows an answer");
-}
-
-/// The broken file that the README shows is broken as it says.
-#[test]
-fn mistakes_in_the_documents_are_the_ones_that_are_found() {
-    let commands = commands();
-    let output = |start: &[&str]| {
-        let is_it = |shown: &&Shown| shown.words.iter().zip(start).all(|(word, other)| word == other);
-        let found = commands.iter().find(is_it);
-        found.unwrap_or_else(|| panic!("no {start:?}")).output.clone()
-    };
-    let dir = directory(&[("broken/limits/shop.yaml", &output(&["cat", "broken/limits/shop.yaml"]))]);
-    let arguments = ["check", "--config-dir", "broken"];
-    let ran = run(&mut sluice(dir.path(), &arguments));
-    assert_eq!(ran.stderr + &ran.stdout + &format!("exit {}\n", ran.code), output(&["sluice", "check"]));
-}
-
-/// Hints are partly random, and what is left depends on who asked before: digits of those are left out.
-fn masked(output: &str) -> String {
-    let mut text = String::new();
-    for line in output.lines() {
-        let random = ["retry-after: ", "retry-after-ms: "].iter().any(|start| line.starts_with(start));
-        let words = line.split(' ').map(|word| match word.split_once('=') {
-            Some((name @ ("remaining" | "reset"), _)) => format!("{name}=…"),
-            _ if random && word.parse::<u64>().is_ok() => "…".to_owned(),
-            _ => word.to_owned(),
-        });
-        text += &(words.collect::<Vec<_>>().join(" ") + "\n");
-    }
-    text
 }

@@ -9,7 +9,7 @@ use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ProtocolVersion, RootCertStore, SupportedProtocolVersion, version};
 use sluice::protos::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use sluice::tls::{Alpn, Client, ClientFiles, PairFiles};
+use sluice::tls::{Alpn, ClientFiles, ClientTls, PairFiles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -67,7 +67,7 @@ pub fn files(authority: &Authority, shown: Option<(&Authority, &str)>) -> Client
 }
 
 pub async fn connect(address: &str, files: &ClientFiles) -> Result<Channel, String> {
-    let client = Client::load(files, Alpn::Http2).unwrap();
+    let client = ClientTls::load(files, Alpn::Http2).unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let connected = endpoint.connect_with_connector(client.connector(PATIENCE)).await;
     connected.map_err(|error| format!("{error:?}"))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::json;
-use sluice::tls::{Alpn, Client, ClientFiles};
+use sluice::tls::{Alpn, ClientFiles, ClientTls};
 
 use crate::authority::Authority;
 use crate::http;
@@ -194,7 +194,7 @@ impl Volume<'_> {
     }
 }
 
-async fn shown(sluice: &Sluice, client: &Arc<Client>) -> CertificateDer<'static> {
+async fn shown(sluice: &Sluice, client: &Arc<ClientTls>) -> CertificateDer<'static> {
     let uri = format!("http://{}", sluice.grpc).parse().unwrap();
     let stream = client.connector(Duration::from_secs(20)).connect(&uri).await.unwrap();
     stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
@@ -223,7 +223,7 @@ async fn certificates_are_replaced_under_load_and_no_call_fails() {
             }
         });
     }
-    let client = Client::load(&good, Alpn::Http2).unwrap();
+    let client = ClientTls::load(&good, Alpn::Http2).unwrap();
     for round in 0..4 {
         if round % 2 == 0 {
             volume.swap();

@@ -12,7 +12,7 @@ use crate::ledger::sample::{Sample, Watched};
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownBehindHub {
     pub(super) sample: Sample,
     pub(super) watched: Watched,
     pub(super) owing: Owing,
@@ -25,7 +25,7 @@ pub struct Known {
     repaid: Mutex<Vec<(u64, u64)>>,
 }
 
-impl Default for Known {
+impl Default for KnownBehindHub {
     fn default() -> Self {
         Self {
             sample: Sample::default(),
@@ -38,7 +38,7 @@ impl Default for Known {
     }
 }
 
-impl Known {
+impl KnownBehindHub {
     pub(super) fn capacity(&self) -> Option<u64> {
         Some(self.capacity.load(Ordering::Relaxed)).filter(|capacity| *capacity != UNKNOWN)
     }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn an_amount_fits_when_one_that_is_at_least_as_large_does() {
-        let known = Known::default();
+        let known = KnownBehindHub::default();
         assert_eq!((known.fits_at_ms(1), known.capacity()), (None, None));
         known.set_repaid(vec![(1, 100), (10, 500)]);
         assert_eq!(

@@ -21,7 +21,7 @@ pub(crate) const FIRST_ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The hubs, as those see them who have or want a place there.
 #[derive(Debug)]
-pub struct Line(Hub);
+pub struct FleetLine(Hub);
 
 /// Which of the hubs it was.
 #[derive(Debug, Clone, Copy)]
@@ -36,12 +36,12 @@ pub(crate) struct NotJoined {
 }
 
 impl Hub {
-    pub(crate) fn line(&self) -> Line {
-        Line(self.handle())
+    pub(crate) fn line(&self) -> FleetLine {
+        FleetLine(self.handle())
     }
 }
 
-impl Line {
+impl FleetLine {
     /// Asks for a place, at the hub that has it or else at the home of a limit. If that hub is lost, once more at the next.
     pub(crate) async fn join(
         &self,

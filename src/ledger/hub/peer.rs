@@ -43,8 +43,9 @@ pub(super) enum Outgoing {
     Left(u64),
 }
 
+/// What has become of something that the hub was asked, or will be.
 #[derive(Debug)]
-enum Waiting {
+enum AskState {
     /// With the span of the message that it was sent with.
     Caller(oneshot::Sender<Reply>, Option<Arc<Batch>>),
     /// Its caller has left, and nobody has an answer yet.
@@ -70,7 +71,7 @@ pub(super) struct Peer {
     queue: mpsc::Sender<Outgoing>,
     state: Mutex<PeerState>,
     /// A plain mutex: one entry is added, changed or removed; all are taken when the stream ends.
-    waiting: Mutex<AHashMap<u64, Waiting>>,
+    waiting: Mutex<AHashMap<u64, AskState>>,
     last_number: AtomicU64,
 }
 
@@ -122,20 +123,20 @@ impl Peer {
     /// Asks. `None` if too much waits already.
     pub(super) fn ask<'p>(&'p self, what: Ask, chain: Option<&'p Chain>) -> Option<Asked<'p>> {
         let (reply, answer) = oneshot::channel();
-        let number = self.enqueue(what, Waiting::Caller(reply, None), trace::link())?;
+        let number = self.enqueue(what, AskState::Caller(reply, None), trace::link())?;
         Some(Asked { peer: self, number, answer, chain, is_open: true })
     }
 
     /// Gives back; false if too much waits already.
     pub(super) fn give_back(&self, chain: Chain) -> bool {
         let what = Ask::GiveBack(super::wire::chain(&chain));
-        self.enqueue(what, Waiting::GivingBack(Box::new(chain)), None).is_some()
+        self.enqueue(what, AskState::GivingBack(Box::new(chain)), None).is_some()
     }
 
-    fn enqueue(&self, what: Ask, waiting: Waiting, link: Option<Link>) -> Option<u64> {
+    fn enqueue(&self, what: Ask, state: AskState, link: Option<Link>) -> Option<u64> {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         // Inserted before the ask is queued: otherwise the answer could come first.
-        self.waiting.lock().insert(number, waiting);
+        self.waiting.lock().insert(number, state);
         if self.queue.try_send(Outgoing::Ask { number, what, link }).is_err() {
             self.waiting.lock().remove(&number);
             return None;
@@ -152,9 +153,9 @@ impl Peer {
     pub(super) fn may_send(&self, outgoing: &Outgoing) -> bool {
         let mut waiting = self.waiting.lock();
         match outgoing {
-            Outgoing::Left(number) => matches!(waiting.get(number), Some(Waiting::Gone(_))),
+            Outgoing::Left(number) => matches!(waiting.get(number), Some(AskState::Gone(_))),
             Outgoing::Ask { number, .. } => match waiting.get(number) {
-                Some(Waiting::Gone(_)) => {
+                Some(AskState::Gone(_)) => {
                     waiting.remove(number);
                     false
                 }
@@ -166,7 +167,7 @@ impl Peer {
 
     /// It was sent with others. Their span ends when all of them are answered, or lost.
     pub(super) fn sent_in(&self, number: u64, batch: &Arc<Batch>) {
-        if let Some(Waiting::Caller(_, place)) = self.waiting.lock().get_mut(&number) {
+        if let Some(AskState::Caller(_, place)) = self.waiting.lock().get_mut(&number) {
             *place = Some(Arc::clone(batch));
         }
     }
@@ -175,16 +176,16 @@ impl Peer {
     pub(super) fn answered(&self, number: u64, answer: Answer) -> Undo {
         let mut waiting = self.waiting.lock();
         match waiting.remove(&number) {
-            Some(Waiting::Caller(reply, batch)) => {
+            Some(AskState::Caller(reply, batch)) => {
                 // Before its caller hears of it, so that the batch's span is part of what is sent at the end.
                 drop(batch);
                 if let Err(unread) = reply.send(Ok(answer)) {
-                    waiting.insert(number, Waiting::Unread(unread));
+                    waiting.insert(number, AskState::Unread(unread));
                 }
                 Undo::Nothing
             }
-            Some(Waiting::Gone(chain)) => undo_of_answer(&answer, *chain),
-            Some(Waiting::GivingBack(_) | Waiting::Unread(_)) | None => Undo::Nothing,
+            Some(AskState::Gone(chain)) => undo_of_answer(&answer, *chain),
+            Some(AskState::GivingBack(_) | AskState::Unread(_)) | None => Undo::Nothing,
         }
     }
 
@@ -195,14 +196,14 @@ impl Peer {
         let mut orphans = Vec::new();
         for (number, it) in lost {
             match it {
-                Waiting::Caller(reply, _) => {
+                AskState::Caller(reply, _) => {
                     if let Err(unread) = reply.send(Err(Lost)) {
-                        waiting.insert(number, Waiting::Unread(unread));
+                        waiting.insert(number, AskState::Unread(unread));
                     }
                 }
-                Waiting::Gone(chain) => orphans.extend(orphan(*chain)),
-                Waiting::GivingBack(chain) => orphans.push(*chain),
-                unread @ Waiting::Unread(_) => drop(waiting.insert(number, unread)),
+                AskState::Gone(chain) => orphans.extend(orphan(*chain)),
+                AskState::GivingBack(chain) => orphans.push(*chain),
+                unread @ AskState::Unread(_) => drop(waiting.insert(number, unread)),
             }
         }
         orphans
@@ -212,9 +213,9 @@ impl Peer {
     fn leave(&self, number: u64, chain: Option<&Chain>) -> Undo {
         let mut waiting = self.waiting.lock();
         let undo = match (waiting.remove(&number), chain) {
-            (Some(Waiting::Unread(reply)), Some(chain)) => undo_of_reply(reply, chain),
-            (Some(Waiting::Caller(..)), Some(chain)) => {
-                waiting.insert(number, Waiting::Gone(Box::new(chain.clone())));
+            (Some(AskState::Unread(reply)), Some(chain)) => undo_of_reply(reply, chain),
+            (Some(AskState::Caller(..)), Some(chain)) => {
+                waiting.insert(number, AskState::Gone(Box::new(chain.clone())));
                 // If the queue is full, the hub is not told, and the answer decides later.
                 drop(self.queue.try_send(Outgoing::Left(number)));
                 Undo::Nothing

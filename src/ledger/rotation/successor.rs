@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::Rotation;
-use crate::ledger::hub::Line;
+use crate::ledger::hub::FleetLine;
 use crate::ledger::{Backend, LedgerError};
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<L> Successor<L> {
 impl Rotation<Backend> {
     /// Where places in line are kept, if that is not here. What a hub reserves for them it takes from its own ledger alone, so
     /// with two ledgers places are kept here.
-    pub(crate) fn line(&self) -> Option<Line> {
+    pub(crate) fn line(&self) -> Option<FleetLine> {
         if self.new.is_some() { None } else { self.old.line() }
     }
 }

@@ -1,17 +1,20 @@
 //! The loop: takes the next event, lets the instance or the ledger act, and asks the oracles.
 
+mod happening;
+mod requests;
 mod answers;
 mod hubs;
-mod requests;
+mod checks;
 
 use std::collections::BTreeMap;
 
 use sluice::limit::LeaseBits;
 
 use self::answers::give_back_chain;
-use self::hubs::{Hub, Via};
-use super::instance::{Call, Instance, Request, limit_id};
-use super::ledger::{Ledger, Outcome, Transfer};
+use self::happening::{AtHub, Happening, who};
+use self::hubs::Hub;
+use super::instance::{Call, Instance, Request};
+use super::ledger::{Ledger, Transfer};
 use super::oracle::Oracle;
 use super::plan::{Event, Plan, SECOND};
 
@@ -23,61 +26,6 @@ const STEPS_MAX: usize = 3_000_000;
 
 /// Lines of the history that are kept.
 const LINES_MAX: usize = 400;
-
-enum Happening {
-    Plan(Event),
-    Wake {
-        instance: usize,
-        epoch: u32,
-    },
-    Deliver {
-        instance: usize,
-        epoch: u32,
-        call: u64,
-        chain: Vec<Transfer>,
-        via: Option<Via>,
-    },
-    /// A hub gets something to apply, or what became of it.
-    AtHub {
-        instance: usize,
-        epoch: u32,
-        call: u64,
-        via: Via,
-        what: AtHub,
-    },
-    /// An instance notices that a stream is lost, or has a new one.
-    StreamLost {
-        instance: usize,
-        epoch: u32,
-        hub: usize,
-        number: u32,
-    },
-    StreamBack {
-        instance: usize,
-        epoch: u32,
-        hub: usize,
-    },
-    Answer {
-        instance: usize,
-        epoch: u32,
-        call: u64,
-        outcome: Outcome,
-    },
-    TimeOut {
-        instance: usize,
-        epoch: u32,
-        call: u64,
-    },
-    WaitTooLong {
-        instance: usize,
-        epoch: u32,
-    },
-}
-
-enum AtHub {
-    Asked(Vec<Transfer>),
-    Done(Outcome),
-}
 
 pub struct World<'p> {
     plan: &'p Plan,
@@ -177,38 +125,6 @@ impl<'p> World<'p> {
             self.check()?;
         }
         Err("it goes on for ever".to_owned())
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        for (limit, oracle) in self.oracles.iter_mut().enumerate() {
-            oracle
-                .check(self.now_us, self.ledger.pending[limit], self.ledger.capacity[limit])
-                .map_err(|what| format!("limit {limit} at {}: {what}", self.now_us))?;
-        }
-        Ok(())
-    }
-
-    fn all_is_back(&mut self) -> Result<(), String> {
-        for (limit, pending) in self.ledger.pending.iter().enumerate() {
-            if *pending > 0 {
-                return Err(format!("limit {limit}: {pending} never came back"));
-            }
-            let expired = self.ledger.expired[limit];
-            let has_slabs = !self.plan.limits[limit].is_exact;
-            // Requests of their own always expire; slabs only when somebody was hindered.
-            if has_slabs && self.plan.is_calm && expired > self.tally.from_ledger {
-                return Err(format!(
-                    "limit {limit}: {expired} reservations were left to the ledger's timeout"
-                ));
-            }
-        }
-        let is_reachable = self.plan.hubs == 0 || self.hubs.iter().any(|hub| hub.is_up);
-        for (index, instance) in self.instances.iter().enumerate().filter(|(_, instance)| instance.is_up) {
-            if is_reachable && !instance.core.is_settled() {
-                return Err(format!("instance {index} still holds slabs"));
-            }
-        }
-        Ok(())
     }
 
     fn at(&mut self, at_us: u64, happening: Happening) {
@@ -319,27 +235,6 @@ impl<'p> World<'p> {
         Ok(())
     }
 
-    /// What the core says of its units must be what its callers saw.
-    fn count(&mut self, index: usize) -> Result<(), String> {
-        let instance = &mut self.instances[index];
-        for limit in 0..self.plan.limits.len() {
-            let Some((counts, held)) = instance.core.counts(limit_id(limit)) else {
-                instance.handed_out[limit] = 0;
-                continue;
-            };
-            if counts.taken != counts.handed_out + counts.given_back + held {
-                return Err(format!(
-                    "instance {index}, limit {limit}: {counts:?} and {held} held don't add up"
-                ));
-            }
-            if counts.handed_out != instance.handed_out[limit] {
-                let seen = instance.handed_out[limit];
-                return Err(format!("instance {index}, limit {limit}: {counts:?}, but callers got {seen}"));
-            }
-        }
-        Ok(())
-    }
-
     fn schedule_wake(&mut self, index: usize) {
         // Now and then the task has to wait for its turn.
         let is_starved = !self.plan.is_calm && self.rng.u8(0..50) == 0;
@@ -435,27 +330,5 @@ impl<'p> World<'p> {
         if let Some(id) = request.id {
             self.instances[index].ids.end(LeaseBits::new(u128::from(id)), answer);
         }
-    }
-}
-
-fn who(event: &Event) -> Option<usize> {
-    match event {
-        Event::Arrive { instance, .. }
-        | Event::Crash { instance }
-        | Event::Start { instance }
-        | Event::Drain { instance }
-        | Event::Pause { instance, .. }
-        | Event::PauseInside { instance, .. }
-        | Event::PauseAtAsk { instance, .. }
-        | Event::WallStep { instance, .. }
-        | Event::Configure { instance, .. }
-        | Event::Sweep { instance } => Some(*instance),
-        Event::LedgerPause { .. }
-        | Event::Lossy { .. }
-        | Event::Slow { .. }
-        | Event::HubCrash { .. }
-        | Event::HubStart { .. }
-        | Event::HubPause { .. }
-        | Event::Cut { .. } => None,
     }
 }
