@@ -246,6 +246,8 @@ impl LedgerService for HubServer {
         call.is_read();
         call.is_answered(false, clock::monotonic_ms());
         let from = extensions.remove::<PeerAddress>().and_then(|from| from.0);
+        // Whoever comes is told how the ledger is now, not how it was at the last look.
+        self.hub.look();
         let registration = self.hub.peers.enter(hello, from);
         let (conversation, answers) = Conversation::new(Arc::clone(&self.hub), registration, asked, call);
         // Stopping waits for it, and the port counts it if it panics.

@@ -127,5 +127,5 @@ fn another_major_version_is_told() {
     other.minor += 1;
     assert_eq!(check_hello(&other, "hub"), Ok(()));
     other.major += 1;
-    assert!(check_hello(&other, "hub").unwrap_err().contains("speaks version 2.2 of LedgerService"));
+    assert!(check_hello(&other, "hub").unwrap_err().contains("speaks version 2.3 of LedgerService"));
 }
