@@ -191,7 +191,7 @@ pub(crate) async fn serve_until<C: GracefulConnection>(
 
 /// Runs the calls of all connections. A call ends with its connection at the latest.
 #[derive(Debug, Clone)]
-pub(crate) struct Calls(pub(crate) Arc<Port>);
+struct Calls(Arc<Port>);
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Calls {
     fn execute(&self, call: F) {

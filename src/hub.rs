@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,11 +36,12 @@ use self::peers::Peers;
 use crate::clock;
 use crate::codec::MESSAGE_BYTES_MAX;
 use crate::grpc::opening::Opening;
-use crate::grpc::{Calls, PREFACE_WITHIN, serve_until};
+use crate::grpc::{PREFACE_WITHIN, serve_until};
 use crate::ledger::hub::pb::ledger_service_server::{LedgerService, LedgerServiceServer};
 use crate::ledger::hub::{pb, wire};
 use crate::ledger::{Backend, Ledger, Rotation};
 use crate::listen::port::{Bounds, Call, Connection, Place, Port};
+use crate::listen::repoll::Repoll;
 use crate::listen::token::Token;
 use crate::listen::{Listener, Transport};
 use crate::service::Service;
@@ -153,7 +155,7 @@ pub(crate) fn port(connections_max: usize, metrics: &Metrics) -> Arc<Port> {
 pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, stop: CancellationToken) {
     let service = LedgerServiceServer::new(HubServer { hub: Arc::clone(&hub), port: Arc::clone(&port) });
     let routes = Routes::new(service.max_decoding_message_size(MESSAGE_BYTES_MAX)).prepare();
-    let http = http(Calls(Arc::clone(&port)));
+    let http = http(Streams(Arc::clone(&port)));
     let connect = |stream: Transport, place: Place| {
         let (hub, routes, connection) = (Arc::clone(&hub), routes.clone(), Arc::clone(&place.connection));
         let from = PeerAddress(stream.peer_address());
@@ -179,8 +181,8 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
     }
 }
 
-fn http(calls: Calls) -> http2::Builder<Calls> {
-    let mut http = http2::Builder::new(calls);
+fn http(streams: Streams) -> http2::Builder<Streams> {
+    let mut http = http2::Builder::new(streams);
     http.timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .initial_stream_window_size(WINDOW)
@@ -191,6 +193,16 @@ fn http(calls: Calls) -> http2::Builder<Calls> {
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .auto_date_header(false);
     http
+}
+
+/// Runs the streams of all connections. One ends with its connection at the latest.
+#[derive(Debug, Clone)]
+struct Streams(Arc<Port>);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        self.0.run(Repoll::new(stream));
+    }
 }
 
 /// One call, if it may come in.

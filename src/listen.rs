@@ -4,6 +4,7 @@
 
 pub mod descriptors;
 pub(crate) mod port;
+pub(crate) mod repoll;
 pub(crate) mod seldom;
 pub(crate) mod stream;
 pub(crate) mod token;
