@@ -129,7 +129,7 @@ impl Control {
         // There may be many, each found by its key: not on a thread that answers. Nobody waits for it.
         drop(self.tasks.run_to_the_end(async move {
             if let Err(error) = tokio::task::spawn_blocking(job).await {
-                tracing::error!(%error, "slabs of limits that changed were not given back; they are when they end");
+                tracing::error!(%error, "slabs of limits that changed were not given back; the ledger gets them back when they end");
             }
         }));
     }

@@ -192,7 +192,10 @@ impl Front {
         message: Bytes,
         request_id: Option<&str>,
     ) -> Result<(pb::RateLimitResponse, Unsent), Status> {
-        let answered = match pb::RateLimitRequest::decode(&*message) {
+        let decoded = pb::RateLimitRequest::decode(&*message);
+        // It would keep the whole buffer that it came in.
+        drop(message);
+        let answered = match decoded {
             Ok(message) => rls::should_rate_limit(&self.service, &message, request_id).await,
             Err(error) => Err(Status::invalid_argument(error.to_string())),
         };

@@ -1,8 +1,11 @@
 //! Answers that are ready together are written together.
 //!
-//! A call that ends wakes its connection, and the runtime runs that before the calls that are ready too. So every answer or two would
-//! be a write of their own, and a write costs more than a decision. While a connection has calls without an answer, a write waits until
-//! the runtime has run what is ready. There is no timer: a runtime that has nothing else to run goes on at once.
+//! A call that ends wakes its connection, and the runtime runs that before the other calls that are ready. So there would be a write for every
+//! answer or two, and a write costs more than a decision. While a connection has calls without an answer, a write waits for one turn of
+//! the runtime. There is no timer: tokio goes on when this thread has nothing else to run, and after 61 tasks at the latest.
+//!
+//! A large answer does not wait. HTTP/2 keeps it beside the small ones, takes no other before it is written, and can't take it back when
+//! its caller resets the call meanwhile.
 //!
 //! Refuses to know what the bytes say.
 
@@ -16,12 +19,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::listen::port::Connection;
 use crate::listen::seldom::Seldom;
 
-/// The stream of a connection that writes when there is no more to write.
+/// The stream of a connection that writes when nothing else is ready to run.
 pub(super) struct Gathered<C> {
     stream: C,
     connection: Arc<Connection>,
     /// In `Seldom`, because every call that ends meanwhile polls the connection.
     others: Seldom<Others>,
+    /// The next write has waited.
+    has_waited: bool,
 }
 
 /// Ready, and then again from the beginning, when the runtime has run what was ready.
@@ -41,14 +46,16 @@ impl Future for Others {
 
 impl<C> Gathered<C> {
     pub(super) fn new(stream: C, connection: Arc<Connection>) -> Self {
-        Self { stream, connection, others: Seldom::new(Others::default()) }
+        Self { stream, connection, others: Seldom::new(Others::default()), has_waited: false }
     }
 
-    /// Whether it is time to write.
+    /// Whether it is time to write. A write waits once, also if the socket takes nothing for a while: otherwise two writers of a full socket
+    /// would wake each other for ever.
     fn poll_others(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.connection.has_begun() {
+        if !self.has_waited && self.connection.has_begun() {
             ready!(Pin::new(&mut self.others).poll(context));
             self.others.again();
+            self.has_waited = true;
         }
         Poll::Ready(())
     }
@@ -67,7 +74,9 @@ impl<C: AsyncRead + Unpin> AsyncRead for Gathered<C> {
 impl<C: AsyncWrite + Unpin> AsyncWrite for Gathered<C> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
         ready!(self.poll_others(context));
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.has_waited = false;
+        Poll::Ready(written)
     }
 
     fn poll_write_vectored(
@@ -75,8 +84,12 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Gathered<C> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        ready!(self.poll_others(context));
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        if slices.len() == 1 {
+            ready!(self.poll_others(context));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices));
+        self.has_waited = false;
+        Poll::Ready(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -95,6 +108,7 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Gathered<C> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
 
     use tokio::io::AsyncWriteExt;
 
@@ -124,8 +138,37 @@ mod tests {
             assert!(has_run() > 0);
             others();
         }
+        let large = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+        assert_eq!(stream.write_vectored(&large).await.unwrap(), 8);
+        assert_eq!(has_run(), 0, "a large answer does not wait");
         drop(other);
         stream.write_all(b"last").await.unwrap();
         assert_eq!(has_run(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_full_socket_sleeps() {
+        let place = crate::grpc::port(1, &Metrics::default()).admit().await;
+        let (ours, _theirs) = tokio::io::duplex(4);
+        let mut stream = Gathered::new(ours, Arc::clone(&place.connection));
+        stream.write_all(b"full").await.unwrap();
+        let _other = place.connection.begin();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        for _ in 0..5 {
+            let mut context = Context::from_waker(&waker);
+            assert!(Pin::new(&mut stream).poll_write(&mut context, b"more").is_pending());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "only when the others had run");
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
