@@ -22,8 +22,8 @@ const SIDECARS: usize = 100;
 
 /// What each of them is asked: so many at a time, so often. That is 10,000 a second of all together. They come in bursts because two cores
 /// can't drive as many one by one.
-const BURST: usize = 10;
-const EVERY: Duration = Duration::from_millis(100);
+const BURST: usize = 25;
+const EVERY: Duration = Duration::from_millis(250);
 
 /// From the first request until all is as it stays: the first slabs have come back, whose window is 60 s.
 const STEADY_AFTER: Duration = Duration::from_secs(65);

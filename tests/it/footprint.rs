@@ -34,7 +34,7 @@ fn an_idle_limit() {
     assert_at_most("idle limits", 300);
 }
 
-/// A decision is moved to the heap when it begins, as one value. glibc copies what has 4,096 bytes or more byte by byte.
+/// A decision is moved to the heap when it begins, as one value.
 #[tokio::test]
 async fn a_decision_that_begins() {
     let app = TestApp::with_limits("domain: d\n").start().await;
