@@ -239,7 +239,8 @@ impl Conversation {
             }
         }
         if message.ping != 0 {
-            let status = Some(self.status.borrow_and_update().clone());
+            // Not as seen: that this hub leaves is told once by itself, and the time to leave counts from then.
+            let status = Some(self.status.borrow().clone());
             self.say(pb::HubMessage { pong: message.ping, status, ..Default::default() }).await?;
         } else if !self.answers.is_empty() {
             self.say(pb::HubMessage::default()).await?;

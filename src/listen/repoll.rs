@@ -2,6 +2,8 @@
 //!
 //! hyper's streams wake themselves whenever they send something. Tokio takes that for a task that yields, and wakes another thread for it,
 //! which finds nothing to do. For a stream with few messages that costs more than the message.
+//!
+//! Refuses to know what the future is for.
 
 use std::pin::Pin;
 use std::sync::Arc;
