@@ -121,12 +121,15 @@ fn is_kept(own: u64, retries: u64, budget: f64) -> bool {
     budget >= 1.0 && own as f64 <= (budget * SHARE).max(1.0) && retries as f64 <= budget * (1.0 + KEPT)
 }
 
-/// Admitted retries by tenant, each in the window that is running. Tenants are account ids, which come from names that
+/// Admitted retries by tenant, in the window that is running and the one before it. Tenants are account ids, which come from names that
 /// clients choose: a keyed hash keeps them from aiming at another's slot.
+///
+/// Both windows count as a whole. So whoever spends the budget just before a window ends has not got a share at its beginning, and a share
+/// comes back after two windows at most.
 #[derive(Debug)]
 struct Tenants {
     hash: ahash::RandomState,
-    /// The number of the window above, the count below, so that both change together.
+    /// A [`TenantCount`] each, packed so that all of it changes together.
     slots: Box<[AtomicU64]>,
 }
 
@@ -135,34 +138,68 @@ impl Tenants {
         Self { hash, slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Counts a retry; how many there were in this window with this one.
+    /// Counts a retry; how many there were with this one.
     fn add(&self, tenant: LimitId, window: u64) -> u64 {
-        let more = |word| Some(packed(window, count_in(word, window).saturating_add(1)));
-        let slot = self.slot(tenant);
-        let before = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).unwrap_or_default();
-        u64::from(count_in(before, window)) + 1
+        let more = |count: TenantCount| {
+            let count = count.at(window);
+            TenantCount { current: (count.current + 1).min(TenantCount::MAX), ..count }
+        };
+        let before = self.update(tenant, more);
+        let after = more(before);
+        after.previous + after.current
     }
 
+    /// Subtracts one that was counted in this window.
     fn take_back(&self, tenant: LimitId, window: u64) {
-        let less = |word| Some(packed(window, count_in(word, window).checked_sub(1)?));
-        // One whose window is over has nothing to take back.
-        let _ = self.slot(tenant).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.update(tenant, |count| match count.window.wrapping_sub(window) & TenantCount::WINDOWS {
+            0 => TenantCount { current: count.current.saturating_sub(1), ..count },
+            1 => TenantCount { previous: count.previous.saturating_sub(1), ..count },
+            _ => count,
+        });
     }
 
-    fn slot(&self, tenant: LimitId) -> &AtomicU64 {
+    /// Changes the count of a tenant; what it was before.
+    fn update(&self, tenant: LimitId, change: impl Fn(TenantCount) -> TenantCount) -> TenantCount {
         let [low, ..] = self.hash.hash_one(tenant).to_le_bytes();
-        &self.slots[usize::from(low)]
+        let packed = |word| Some(change(TenantCount::unpacked(word)).packed());
+        let before = self.slots[usize::from(low)].fetch_update(Ordering::Relaxed, Ordering::Relaxed, packed);
+        TenantCount::unpacked(before.unwrap_or_default())
     }
 }
 
-fn packed(window: u64, count: u32) -> u64 {
-    (window << 32) | u64::from(count)
+/// The retries of one tenant.
+#[derive(Debug, Clone, Copy)]
+struct TenantCount {
+    /// The lower 24 bits of the number of the window.
+    window: u64,
+    /// Of the window before that.
+    previous: u64,
+    current: u64,
 }
 
-/// The count of a word if it is of this window; else it is over.
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is the count")]
-fn count_in(word: u64, window: u64) -> u32 {
-    if word >> 32 == window & u64::from(u32::MAX) { word as u32 } else { 0 }
+impl TenantCount {
+    const WINDOWS: u64 = (1 << 24) - 1;
+    /// More than a share is, whatever the budget: 20 bits.
+    const MAX: u64 = (1 << 20) - 1;
+
+    fn unpacked(word: u64) -> Self {
+        Self { window: word >> 40, previous: (word >> 20) & Self::MAX, current: word & Self::MAX }
+    }
+
+    fn packed(self) -> u64 {
+        (self.window << 40) | (self.previous << 20) | self.current
+    }
+
+    /// What still counts in this window.
+    fn at(self, window: u64) -> Self {
+        let window = window & Self::WINDOWS;
+        match window.wrapping_sub(self.window) & Self::WINDOWS {
+            // The last one is a thread that read its clock just before the window ended.
+            0 | Self::WINDOWS => self,
+            1 => Self { window, previous: self.current, current: 0 },
+            _ => Self { window, previous: 0, current: 0 },
+        }
+    }
 }
 
 /// Whether the value of the entry that marks retries does so: a number of at least 1.
@@ -286,13 +323,40 @@ mod tests {
     }
 
     #[test]
-    fn a_share_comes_back_with_the_window() {
+    fn a_share_comes_back_after_two_windows() {
         let (budget, policy) = (with_originals(0), policy(0.0, 10, 1));
         let at = |tenant, now_ms| {
             (0..100).filter(|_| budget.admit_retry(Some(LimitId::new(tenant)), now_ms, &policy)).count()
         };
         assert_eq!([at(1, 0), at(2, 0), at(2, 0)], [10, 1, 0]);
-        assert_eq!([at(1, 10_000), at(2, 10_000)], [10, 1]);
+        assert_eq!([at(1, 10_000), at(2, 10_000), at(3, 10_000)], [10, 0, 1], "2 had its share a window ago");
+        assert_eq!([at(1, 20_000), at(2, 20_000)], [10, 1]);
+    }
+
+    #[test]
+    fn one_tenant_alone_has_no_more_of_it_when_a_window_ends() {
+        for (before_ms, after_ms) in [(9_900, 10_000), (0, 9_999), (5_000, 14_999), (19_999, 29_899)] {
+            let (budget, policy) = (with_originals(0), policy(0.0, 10, 1));
+            let at = |now_ms| {
+                (0..100).filter(|_| budget.admit_retry(Some(LimitId::new(1)), now_ms, &policy)).count()
+            };
+            assert_eq!([at(before_ms), at(after_ms)], [10, 0], "{before_ms} {after_ms}");
+        }
+    }
+
+    #[test]
+    fn a_count_moves_with_its_window_and_what_is_refused_is_taken_from_where_it_was_counted() {
+        let tenants = Tenants::new(ahash::RandomState::with_seeds(1, 2, 3, 4));
+        let tenant = LimitId::new(1);
+        assert_eq!([tenants.add(tenant, 7), tenants.add(tenant, 7), tenants.add(tenant, 8)], [1, 2, 3]);
+        tenants.take_back(tenant, 7);
+        assert_eq!(tenants.add(tenant, 7), 3, "a clock that was read before the window ended");
+        tenants.take_back(tenant, 8);
+        assert_eq!(tenants.add(tenant, 9), 2, "only that of window 8");
+        tenants.take_back(tenant, 7);
+        assert_eq!(tenants.add(tenant, 9), 3, "window 7 is over");
+        assert_eq!(tenants.add(tenant, 12), 1);
+        assert_eq!(tenants.add(tenant, 12 + (1 << 24)), 2, "windows are told apart by 24 bits");
     }
 
     #[test]

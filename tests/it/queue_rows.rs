@@ -6,13 +6,12 @@
 //! * `leave A = cancelled`, `= conflict`, `= unknown`
 //! * `done A tokens 20`: completes it by its token; `done id:A` by its id
 //! * `reserve held 1 = ok`, `= over held`: one who doesn't queue
-//! * `used held 1`, `wait 2` seconds
+//! * `used held 1`
 //!
-//! Every row has limits of its own: `held` (1 at a time), `pair` (2 at a time), `slow` (2 in 3 seconds), `tokens` (100 an
+//! Every row has limits of its own: `held` (1 at a time), `pair` (2 at a time), `slow` (2 in 6 seconds), `tokens` (100 an
 //! hour), `wide` (1000 an hour).
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -27,14 +26,14 @@ descriptors:
   limits:
   - {name: held, kind: concurrency, capacity: 1, timeout_seconds: 600}
   - {name: pair, kind: concurrency, capacity: 2, timeout_seconds: 600}
-  - {name: slow, kind: rolling, capacity: 2, window_seconds: 3}
+  - {name: slow, kind: rolling, capacity: 2, window_seconds: 6}
   - {name: tokens, kind: rolling, capacity: 100, window_seconds: 3600}
   - {name: wide, kind: rolling, capacity: 1000, window_seconds: 3600}
 ";
 
 pub const POLICY: &str = "
 retry_policy:
-  queue: {pickup_seconds: 2, places_per_key_max: 3, reserved_share: 1}
+  queue: {pickup_seconds: 5, places_per_key_max: 3, reserved_share: 1}
 ";
 
 const ROWS: &[&str] = &[
@@ -54,7 +53,7 @@ const ROWS: &[&str] = &[
     // leaving
     "A: queue held 1 = reserved | B: queue held 1 = queued 0 | C: queue held 1 = queued 1 | leave B = cancelled | leave B = cancelled | B is cancelled | C is queued 0 | done A = ok | C becomes reserved | leave C = conflict | leave A = conflict",
     // who does not come to pick it up loses it to the next
-    "A: queue held 1 = reserved | B: queue held 1 = queued 0 | C: queue held 1 = queued 1 | done A = ok | wait 3 | C becomes reserved | B is timed_out | used held 1",
+    "A: queue held 1 = reserved | B: queue held 1 = queued 0 | C: queue held 1 = queued 1 | done A = ok | C becomes reserved | B is timed_out | used held 1",
     // no place left
     "queue held 1 = reserved | queue held 1 = queued 0 | queue held 1 = queued 1 | D: queue held 1 = queued 2 | queue held 1 = full held | queue wide 1 = reserved | leave D = cancelled | queue held 1 = queued 2",
     // one who doesn't queue does not get in between
@@ -83,10 +82,6 @@ async fn run(app: &TestApp, n: usize, row: &str) {
         let (label, command) = command.split_once(": ").unwrap_or(("", command));
         let words: Vec<&str> = command.split_whitespace().collect();
         let said = match words[..] {
-            ["wait", seconds] => {
-                tokio::time::sleep(Duration::from_secs(seconds.parse().unwrap())).await;
-                String::new()
-            }
             ["used", limit, amount] => running.until_used(limit, amount, &at).await,
             ["queue", ref needs @ ..] => running.queue(label, needs).await,
             ["reserve", ref needs @ ..] => running.reserve(needs).await,
