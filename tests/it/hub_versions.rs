@@ -154,7 +154,6 @@ async fn a_busy_sidecar_has_its_samples_from_answers() {
     let hub = hub_on(LedgerUri::Memory).start().await;
     let relay = Relay::to(&hub, 2).await;
     let sidecar = relay.sidecar().await;
-    let (samples, time) =
-        samples_while_hot(&relay, &sidecar, |_, time| time > Duration::from_secs(3)).await;
+    let (samples, time) = samples_while_hot(&relay, &sidecar, |_, time| time > Duration::from_secs(3)).await;
     assert!(samples as u128 <= time.as_millis() / 1000, "asked for {samples} times in {time:?}");
 }
