@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -22,6 +22,11 @@ pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// From the end of the headers to the end of the body. A peer that takes longer makes us keep what it has sent so far.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+/// So much of a body that is too long is read and dropped, and for so long: many clients send all of it before they look for an answer, and
+/// those never see the answer of a server that has closed the connection by then.
+const DROPPED_BYTES_MAX: usize = 8 << 20;
+const DROPPED_WITHIN: Duration = Duration::from_secs(1);
 
 /// In front of every route. Reads that have a body are answered without it.
 pub(crate) async fn read(request: Request, next: Next) -> Response {
@@ -48,9 +53,17 @@ pub(crate) async fn read(request: Request, next: Next) -> Response {
 }
 
 async fn with_whole_body(request: Request, call: &Call) -> Result<Request, ApiError> {
-    let (parts, body) = request.into_parts();
-    match tokio::time::timeout(BODY_WITHIN, collect(body, call)).await {
-        Ok(body) => Ok(Request::from_parts(parts, Body::from(body?))),
+    let (parts, mut body) = request.into_parts();
+    match tokio::time::timeout(BODY_WITHIN, collect(&mut body, call)).await {
+        Ok(Ok(read)) => Ok(Request::from_parts(parts, Body::from(read))),
+        Ok(Err(error)) => {
+            // Whoever asks before it sends the body gets the answer instead of a yes.
+            if error.status() == StatusCode::PAYLOAD_TOO_LARGE && !parts.headers.contains_key(header::EXPECT)
+            {
+                drop(tokio::time::timeout(DROPPED_WITHIN, drop_rest(body)).await);
+            }
+            Err(error)
+        }
         Err(_) => {
             call.port().refused(Refused::Slow);
             let detail = format!("the body was not complete within {} s", BODY_WITHIN.as_secs());
@@ -59,7 +72,7 @@ async fn with_whole_body(request: Request, call: &Call) -> Result<Request, ApiEr
     }
 }
 
-async fn collect(mut body: Body, call: &Call) -> Result<Bytes, ApiError> {
+async fn collect(body: &mut Body, call: &Call) -> Result<Bytes, ApiError> {
     // If the header says that the body is too long, it need not be sent.
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(too_large());
@@ -75,6 +88,15 @@ async fn collect(mut body: Body, call: &Call) -> Result<Bytes, ApiError> {
         read.extend_from_slice(&data);
     }
     Ok(Bytes::from(read))
+}
+
+async fn drop_rest(mut body: Body) {
+    let mut dropped = 0;
+    while dropped < DROPPED_BYTES_MAX
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        dropped += frame.data_ref().map_or(0, Bytes::len);
+    }
 }
 
 fn too_large() -> ApiError {

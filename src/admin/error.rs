@@ -29,6 +29,10 @@ impl ApiError {
         Self { status, error: error.into(), detail: detail.into() }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     pub(crate) fn bad_request(error: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error, detail)
     }

@@ -9,6 +9,7 @@ use sluice::limit::LeaseId;
 use sluice::registry::NamedLimit;
 use smallvec::SmallVec;
 
+use crate::stall::Stalls;
 use crate::testapp::TestApp;
 
 /// A change is live within this.
@@ -72,13 +73,15 @@ impl TestApp {
     }
 }
 
-/// What `ask` finds within the time that is promised.
+/// What `ask` finds within the time that is promised, on a machine that runs.
 pub async fn within<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let start = sluice::clock::instant();
+    let (start, stalls) = (sluice::clock::instant(), Stalls::since_now());
     loop {
         match ask().await {
             Ok(found) => return found,
-            Err(not_yet) if start.elapsed() > LIVE_WITHIN => panic!("{what}: not yet: {not_yet}"),
+            Err(not_yet) if start.elapsed() > LIVE_WITHIN + stalls.time() => {
+                panic!("{what}: not yet: {not_yet}")
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }

@@ -24,6 +24,8 @@ mod process;
 #[path = "../support/sluice.rs"]
 #[allow(dead_code, reason = "shared with another binary")]
 mod sluice;
+#[path = "../support/stall.rs"]
+mod stall;
 #[path = "../support/wait.rs"]
 mod wait;
 

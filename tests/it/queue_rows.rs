@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use crate::stall::steadily;
 use crate::testapp::TestApp;
 use crate::wait::until;
 
@@ -75,7 +76,11 @@ pub async fn run_all(app: &TestApp) {
 }
 
 async fn run(app: &TestApp, n: usize, row: &str) {
-    let mut running = Row { app, name: format!("q{n}"), jobs: HashMap::new() };
+    steadily(async |number| run_once(app, format!("q{n}.{number}"), row).await).await;
+}
+
+async fn run_once(app: &TestApp, name: String, row: &str) {
+    let mut running = Row { app, name, jobs: HashMap::new() };
     for step in row.split('|').map(str::trim) {
         let at = format!("`{step}` of `{row}`");
         let (command, expected) = step.split_once(" = ").unwrap_or((step, ""));

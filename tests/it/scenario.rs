@@ -21,6 +21,8 @@ use sluice::ledger::memory::Core;
 use sluice::ledger::{Account, Action, Balance, Chain, Hold, Keep, Outcome, RefusalCode, Transfer, Verdict};
 use sluice::limit::{LeaseId, LimitKey, Overage};
 
+use crate::stall::steadily;
+
 /// A ledger under test.
 pub trait Bench {
     async fn apply(&mut self, chain: Chain) -> Outcome;
@@ -66,6 +68,10 @@ struct Limit {
 
 /// Runs one row; panics with the step that did not hold. `prefix` keeps rows apart on a ledger that they share.
 pub async fn run(bench: &mut impl Bench, prefix: &str, row: &str) {
+    steadily(async |number| run_once(bench, &format!("{prefix}.{number}"), row).await).await;
+}
+
+async fn run_once(bench: &mut impl Bench, prefix: &str, row: &str) {
     let mut limits = HashMap::new();
     for step in row.split('|').map(str::trim) {
         let (command, expected) = match step.split_once('=') {

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sluice::ledger::memory::Memory;
 use sluice::ledger::{
     Account, Backend, Balance, Chain, Keep, Ledger, LedgerError, Outcome, RefusalCode, Rotation, Verdict,
@@ -68,14 +69,11 @@ async fn balance(ledger: &Both, account: &Arc<Account>, capacity: u64) -> Balanc
 
 /// All rows at once: they share the servers but no limit.
 async fn all_rows<const ALL: bool>(ledger: Both) {
-    let mut rows = tokio::task::JoinSet::new();
-    for (index, row) in ROWS.iter().enumerate() {
+    join_all(ROWS.iter().enumerate().map(async |(index, row)| {
         let mut bench = OnBoth::<ALL>(Arc::clone(&ledger));
-        rows.spawn(async move { run(&mut bench, &format!("row{index}"), row).await });
-    }
-    while let Some(row) = rows.join_next().await {
-        row.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-    }
+        run(&mut bench, &format!("row{index}"), row).await;
+    }))
+    .await;
     ledger.close().await;
 }
 

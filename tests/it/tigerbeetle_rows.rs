@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sluice::ledger::tigerbeetle::TigerBeetle;
 use sluice::ledger::{Account, Balance, Chain, Ledger, Outcome, Want};
 use sluice::limit::Overage;
@@ -47,12 +48,9 @@ impl Bench for OnTigerBeetle {
 async fn tigerbeetle() {
     let server = Server::start();
     let ledger = server.ledger().await;
-    let mut rows = tokio::task::JoinSet::new();
-    for (index, row) in ROWS.iter().enumerate() {
+    join_all(ROWS.iter().enumerate().map(async |(index, row)| {
         let mut bench = OnTigerBeetle { ledger: ledger.clone() };
-        rows.spawn(async move { run(&mut bench, &format!("row{index}"), row).await });
-    }
-    while let Some(row) = rows.join_next().await {
-        row.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-    }
+        run(&mut bench, &format!("row{index}"), row).await;
+    }))
+    .await;
 }

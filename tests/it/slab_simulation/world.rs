@@ -172,7 +172,11 @@ impl<'p> World<'p> {
         match happening {
             Happening::Plan(event) => self.plan_event(index, event),
             Happening::Wake { .. } => self.give_back(index),
-            Happening::Answer { call, outcome, .. } => self.answered(index, call, outcome)?,
+            Happening::Answer { call, outcome, via, .. } => {
+                if via.is_none_or(|via| self.is_heard(index, via)) {
+                    self.answered(index, call, outcome)?;
+                }
+            }
             Happening::TimeOut { call, .. } => self.timed_out(index, call),
             Happening::StreamLost { hub, number, .. } => self.stream_lost(index, hub, number),
             Happening::StreamBack { hub, .. } => self.stream_back(index, hub),
@@ -279,7 +283,7 @@ impl<'p> World<'p> {
                 if let Some(via) = via {
                     self.back_to_hub(instance, epoch, call, via, outcome);
                 } else if let Some(back_us) = self.travel() {
-                    self.at(back_us, Happening::Answer { instance, epoch, call, outcome });
+                    self.at(back_us, Happening::Answer { instance, epoch, call, outcome, via: None });
                 }
             }
             _ => {}

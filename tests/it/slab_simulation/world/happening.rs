@@ -42,6 +42,7 @@ pub enum Happening {
         epoch: u32,
         call: u64,
         outcome: Outcome,
+        via: Option<Via>,
     },
     TimeOut {
         instance: usize,

@@ -88,17 +88,23 @@ impl World<'_> {
                 self.at(at_us, Happening::Deliver { instance, epoch, call, chain, via: Some(via) });
             }
             AtHub::Done(outcome) => {
-                let is_of_this_stream = self.instances[instance].streams[via.hub].number == via.stream;
+                let is_of_this_stream = self.is_heard(instance, via);
                 let cut_until_us = self.hubs[via.hub].cut_until_us(instance).1;
                 if let Some(at_us) = self.travel().filter(|_| is_of_this_stream) {
                     let at_us = at_us.max(cut_until_us);
                     // One that was kept for so long comes on a stream that was given up.
                     if at_us < self.now_us + SILENT_US {
-                        self.at(at_us, Happening::Answer { instance, epoch, call, outcome });
+                        let via = Some(via);
+                        self.at(at_us, Happening::Answer { instance, epoch, call, outcome, via });
                     }
                 }
             }
         }
+    }
+
+    /// Whether the instance still listens to that stream.
+    pub(super) fn is_heard(&self, instance: usize, via: Via) -> bool {
+        self.instances[instance].streams[via.hub].number == via.stream
     }
 
     pub(super) fn back_to_hub(&mut self, instance: usize, epoch: u32, call: u64, via: Via, outcome: Outcome) {

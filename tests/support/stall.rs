@@ -1,0 +1,66 @@
+//! Whether the machine stood still: a busy host may stop it for seconds, and then nothing here is in time.
+//!
+//! A thread that only sleeps sees how much longer that took. What is promised within some time is promised without that, and a run whose
+//! steps have to follow each other closely says nothing if it failed then.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+const NAP: Duration = Duration::from_millis(20);
+
+/// Less than that is what any machine with many tests has.
+const LEAST: Duration = Duration::from_millis(100);
+
+/// A run is begun again if the machine stood still for so long in it, and so often.
+const DISTURBED: Duration = Duration::from_millis(300);
+const RUNS_MAX: usize = 4;
+
+/// What the machine has stood still since this was made.
+pub struct Stalls(Duration);
+
+impl Stalls {
+    pub fn since_now() -> Self {
+        Self(total())
+    }
+
+    pub fn time(&self) -> Duration {
+        total().saturating_sub(self.0)
+    }
+}
+
+fn total() -> Duration {
+    static TOTAL_MS: OnceLock<&'static AtomicU64> = OnceLock::new();
+    let total_ms = TOTAL_MS.get_or_init(|| {
+        let total_ms: &AtomicU64 = Box::leak(Box::default());
+        std::thread::spawn(move || {
+            loop {
+                let before = sluice::clock::instant();
+                std::thread::sleep(NAP);
+                let longer = before.elapsed().saturating_sub(NAP);
+                if longer >= LEAST {
+                    total_ms.fetch_add(longer.as_millis() as u64, Ordering::Relaxed);
+                }
+            }
+        });
+        total_ms
+    });
+    Duration::from_millis(total_ms.load(Ordering::Relaxed))
+}
+
+/// Runs it with the number of the run. It is run again if it panics and the machine stood still meanwhile.
+pub async fn steadily(mut run: impl AsyncFnMut(usize)) {
+    for number in 1.. {
+        let stalls = Stalls::since_now();
+        let Err(panic) = AssertUnwindSafe(run(number)).catch_unwind().await else { return };
+        // The thread that sees it may have stood still as well.
+        tokio::time::sleep(NAP * 3).await;
+        if number == RUNS_MAX || stalls.time() < DISTURBED {
+            std::panic::resume_unwind(panic);
+        }
+        println!("the machine stood still for {:?}; this is run again", stalls.time());
+    }
+}
