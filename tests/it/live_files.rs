@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::live::{PATH, config_map, limits, named, within};
+use crate::stall::steadily;
 use crate::testapp::TestApp;
 
 async fn start() -> (TestApp, PathBuf) {
@@ -309,30 +310,33 @@ async fn a_changed_window_is_for_new_reservations() {
 /// Down only when there is room; up at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capacity_that_falls_waits_for_room() {
-    let text = |capacity: u64| {
-        format!("{}descriptors: [{{key: all, limits: [{{ref: shared}}]}}]\n", named("shared", capacity))
-    };
-    let app = TestApp::with_limits(&text(10)).start().await;
-    let file = app.dir.path().join("limits/0.yaml");
-    assert!(app.say("in shareds: all=x x8").await.starts_with("ok "));
-    fs::write(&file, text(5)).unwrap();
-    let limit = within("decreasing", async || {
-        let limit = app.limit("shared").await.unwrap();
-        if limit["status"] == "decreasing" { Ok(limit) } else { Err(limit.to_string()) }
+    steadily(async |_| {
+        let text = |capacity: u64| {
+            format!("{}descriptors: [{{key: all, limits: [{{ref: shared}}]}}]\n", named("shared", capacity))
+        };
+        let app = TestApp::with_limits(&text(10)).start().await;
+        let file = app.dir.path().join("limits/0.yaml");
+        assert!(app.say("in shareds: all=x x8").await.starts_with("ok "));
+        fs::write(&file, text(5)).unwrap();
+        let limit = within("decreasing", async || {
+            let limit = app.limit("shared").await.unwrap();
+            if limit["status"] == "decreasing" { Ok(limit) } else { Err(limit.to_string()) }
+        })
+        .await;
+        assert_eq!((&limit["capacity"], &limit["pending_decrease_to"]), (&10.into(), &5.into()));
+        assert!(app.say("in shareds: all=x").await.starts_with("limit_decreasing shared;"));
+        app.becomes("shared", Some(5)).await;
+        assert_eq!(app.limit("shared").await.unwrap()["status"], "active");
+        assert!(app.say("in shareds: all=x x5").await.starts_with("ok "));
+        fs::write(&file, text(3)).unwrap();
+        within("decreasing again", async || {
+            let limit = app.limit("shared").await.unwrap();
+            if limit["pending_decrease_to"] == 3 { Ok(()) } else { Err(limit.to_string()) }
+        })
+        .await;
+        fs::write(&file, text(9)).unwrap();
+        app.becomes("shared", Some(9)).await;
+        assert_eq!(app.limit("shared").await.unwrap()["status"], "active", "raised while it was decreasing");
     })
     .await;
-    assert_eq!((&limit["capacity"], &limit["pending_decrease_to"]), (&10.into(), &5.into()));
-    assert!(app.say("in shareds: all=x").await.starts_with("limit_decreasing shared;"));
-    app.becomes("shared", Some(5)).await;
-    assert_eq!(app.limit("shared").await.unwrap()["status"], "active");
-    assert!(app.say("in shareds: all=x x5").await.starts_with("ok "));
-    fs::write(&file, text(3)).unwrap();
-    within("decreasing again", async || {
-        let limit = app.limit("shared").await.unwrap();
-        if limit["pending_decrease_to"] == 3 { Ok(()) } else { Err(limit.to_string()) }
-    })
-    .await;
-    fs::write(&file, text(9)).unwrap();
-    app.becomes("shared", Some(9)).await;
-    assert_eq!(app.limit("shared").await.unwrap()["status"], "active", "raised while it was decreasing");
 }

@@ -12,6 +12,7 @@ use sluice::ledger::{
 use sluice::limit::{LeaseId, Overage};
 
 use crate::scenario::{Bench, OnMemory};
+use crate::stall::steadily;
 use crate::tigerbeetle::{Server, apply, until_ready};
 use crate::tigerbeetle_rows::OnTigerBeetle;
 pub use crate::work::{account, chain, fresh, reserve};
@@ -174,6 +175,10 @@ async fn agrees_with_the_memory_ledger_event_by_event() {
 
 /// The same seeded load on a ledger and on the one in memory.
 pub async fn agrees_with_memory(bench: &mut impl Bench, seed: u64) {
+    steadily(async |run| agrees_once(bench, seed + 1000 * (run as u64 - 1)).await).await;
+}
+
+async fn agrees_once(bench: &mut impl Bench, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut memory = OnMemory { now_ms: 1_000_000, ..Default::default() };
     let limits: Vec<_> =

@@ -2,6 +2,7 @@
 
 use super::LIMITS;
 use crate::sluice::{Sluice, directory, run, sluice};
+use crate::stall::steadily;
 
 /// An answer with its hints, which are partly random, left out.
 fn without_hints(text: &str) -> String {
@@ -71,20 +72,23 @@ async fn try_prints_the_answer_and_exits_by_it() {
 
 #[tokio::test]
 async fn bench_counts_what_it_was_answered() {
-    let served = Sluice::with_limits(LIMITS).await;
-    let load = |arguments: &[&str]| {
-        let mut command = sluice(served.dir.path(), &["bench", "--grpc", &served.grpc, "--seconds", "1"]);
-        run(command.args(arguments))
-    };
-    let ran = load(&["d", "b={}", "--rate", "50", "--connections", "1", "--in-flight", "4"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
-    assert!(ran.stdout.starts_with("open loop at 50/s, 1 connections, 4 in flight, "), "{ran:?}");
-    assert!(ran.stdout.contains("codes       OK 50\n"), "as many as were due: {ran:?}");
-    let ran = load(&["d", "a=1", "--rate", "50"]);
-    assert!(ran.stdout.contains("codes       OK 2  OVER_LIMIT 48\n"), "{ran:?}");
-    for mistake in [&["--rate", "0"], &["--keys", "0"], &["--connections", "0"], &["--seconds", "0"]] {
-        assert_eq!(load(&[&["d", "a=1"], &mistake[..]].concat()).code, 1, "{mistake:?}");
-    }
+    steadily(async |_| {
+        let served = Sluice::with_limits(LIMITS).await;
+        let load = |arguments: &[&str]| {
+            let mut command = sluice(served.dir.path(), &["bench", "--grpc", &served.grpc, "--seconds", "1"]);
+            run(command.args(arguments))
+        };
+        let ran = load(&["d", "b={}", "--rate", "50", "--connections", "1", "--in-flight", "4"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        assert!(ran.stdout.starts_with("open loop at 50/s, 1 connections, 4 in flight, "), "{ran:?}");
+        assert!(ran.stdout.contains("codes       OK 50\n"), "as many as were due: {ran:?}");
+        let ran = load(&["d", "a=1", "--rate", "50"]);
+        assert!(ran.stdout.contains("codes       OK 2  OVER_LIMIT 48\n"), "{ran:?}");
+        for mistake in [&["--rate", "0"], &["--keys", "0"], &["--connections", "0"], &["--seconds", "0"]] {
+            assert_eq!(load(&[&["d", "a=1"], &mistake[..]].concat()).code, 1, "{mistake:?}");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
