@@ -19,6 +19,9 @@ mod process;
 #[path = "../support/sluice.rs"]
 #[allow(dead_code, reason = "shared with the other test binary")]
 mod sluice;
+#[path = "../support/stall.rs"]
+#[allow(dead_code, reason = "shared with another binary")]
+mod stall;
 #[path = "../support/wait.rs"]
 mod wait;
 

@@ -42,7 +42,8 @@ fn total() -> Duration {
                 std::thread::sleep(NAP);
                 let longer = before.elapsed().saturating_sub(NAP);
                 if longer >= LEAST {
-                    total_ms.fetch_add(longer.as_millis() as u64, Ordering::Relaxed);
+                    let longer_ms = u64::try_from(longer.as_millis()).unwrap_or(u64::MAX);
+                    total_ms.fetch_add(longer_ms, Ordering::Relaxed);
                 }
             }
         });
