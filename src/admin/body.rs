@@ -73,7 +73,7 @@ async fn with_whole_body(request: Request, call: &Call) -> Result<Request, ApiEr
 }
 
 async fn collect(body: &mut Body, call: &Call) -> Result<Bytes, ApiError> {
-    // If the header says that the body is too long, it need not be sent.
+    // If the header says that the body is too long, nothing of it is kept.
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(too_large());
     }

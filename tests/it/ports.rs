@@ -285,6 +285,10 @@ async fn bodies_that_are_too_large_are_refused_in_json() {
         assert_eq!((answer.status, &answer.json()["error"]), (413, &json!("too_large")), "{method} {path}");
         assert!(answer.json()["detail"].is_string(), "{method} {path}");
     }
+    // Whoever asks whether it may send so much is answered before it has sent anything.
+    let asking = format!("content-length: {}\r\nexpect: 100-continue\r\n\r\n", MIB + 1);
+    let (status, body) = heard(send(app.app.admin, &post("/v1/reserve", &asking)).await).await.unwrap();
+    assert!(status == 413 && body.contains("too_large"), "{status} {body}");
     // In pieces, so that nobody has said beforehand how long it will be.
     let piece = format!("{:x}\r\n{}\r\n", MIB / 2, "x".repeat(MIB / 2));
     let chunked = format!("transfer-encoding: chunked\r\n\r\n{}", piece.repeat(3));

@@ -1,10 +1,10 @@
 //! Whether the machine stood still: a busy host may stop it for seconds, and then nothing here is in time.
 //!
 //! A thread that only sleeps sees how much longer that took. What is promised within some time is promised without that, and a run whose
-//! steps have to follow each other closely says nothing if it failed then.
+//! steps have to follow each other closely says nothing if it failed then. Refuses to know what is tested.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::OnceLock;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -32,24 +32,24 @@ impl Stalls {
     }
 }
 
+/// Since the first time that somebody asked.
 fn total() -> Duration {
-    static TOTAL_MS: OnceLock<&'static AtomicU64> = OnceLock::new();
-    let total_ms = TOTAL_MS.get_or_init(|| {
-        let total_ms: &AtomicU64 = Box::leak(Box::default());
-        std::thread::spawn(move || {
+    static TOTAL_MS: AtomicU64 = AtomicU64::new(0);
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        std::thread::spawn(|| {
             loop {
                 let before = sluice::clock::instant();
                 std::thread::sleep(NAP);
                 let longer = before.elapsed().saturating_sub(NAP);
                 if longer >= LEAST {
                     let longer_ms = u64::try_from(longer.as_millis()).unwrap_or(u64::MAX);
-                    total_ms.fetch_add(longer_ms, Ordering::Relaxed);
+                    TOTAL_MS.fetch_add(longer_ms, Ordering::Relaxed);
                 }
             }
         });
-        total_ms
     });
-    Duration::from_millis(total_ms.load(Ordering::Relaxed))
+    Duration::from_millis(TOTAL_MS.load(Ordering::Relaxed))
 }
 
 /// Runs it with the number of the run. It is run again if it panics and the machine stood still meanwhile.
