@@ -88,7 +88,7 @@ async fn every_query_of_the_dashboard_finds_something() {
     for (path, status) in [("/once", 200), ("/once", 429), ("/dark", 200), ("/dark", 200), ("/none", 200)] {
         assert_eq!(envoy.get(path, &[]).await.status, status);
     }
-    sluice.process.signal("STOP");
+    sluice.process.stop().await;
     assert_eq!(envoy.get("/once", &[]).await.status, 200, "the failure mode lets it pass");
     sluice.process.signal("CONT");
     let prometheus = Prometheus::of(&targets).await;

@@ -75,7 +75,7 @@ async fn while_sluice_is_away_the_failure_mode_decides() {
 async fn while_sluice_hangs_nobody_waits_for_long() {
     let sluice = Sluice::with_limits(BLOCKED).await;
     let envoys = Both::asking(&[sluice.grpc_port()]).await;
-    sluice.process.signal("STOP");
+    sluice.process.stop().await;
     envoys.on_their_own().await;
     sluice.process.signal("CONT");
     envoys.limited().await;

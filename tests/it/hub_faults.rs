@@ -188,7 +188,7 @@ mod on_tigerbeetle {
         hubs[1] = start(&server, &hubs[1].address.clone()).await;
         load.until_more(300).await;
 
-        hubs[0].sluice.process.signal("STOP");
+        hubs[0].sluice.process.stop().await;
         load.until_more(300).await;
         hubs[0].sluice.process.signal("CONT");
         load.until_more(300).await;

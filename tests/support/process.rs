@@ -52,6 +52,24 @@ impl Process {
         assert!(status.success(), "{} must be there to be signalled", self.name);
     }
 
+    /// SIGSTOP, and back when none of its threads runs any more.
+    pub async fn stop(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.id());
+        until("all threads to stand still", async || {
+            for task in std::fs::read_dir(&tasks).expect("it must be there") {
+                let stat = task.expect("a thread").path().join("stat");
+                let stat = std::fs::read_to_string(stat).unwrap_or_default();
+                let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+                if !state.starts_with('T') {
+                    return Err(stat);
+                }
+            }
+            Ok(())
+        })
+        .await;
+    }
+
     /// How it ended, once it did.
     pub async fn exit(&mut self) -> ExitStatus {
         let name = self.name;

@@ -152,22 +152,8 @@ impl Instance {
         self.metric(&format!("sluice_slab_answers_total{{from=\"{from}\"}}")).await
     }
 
-    /// SIGSTOP, and back when none of its threads runs any more.
     pub async fn stop(&self) {
-        self.sluice.process.signal("STOP");
-        let tasks = format!("/proc/{}/task", self.sluice.process.id());
-        until("all threads to stand still", async || {
-            for task in std::fs::read_dir(&tasks).expect("it must be there") {
-                let stat = task.expect("a thread").path().join("stat");
-                let stat = std::fs::read_to_string(stat).unwrap_or_default();
-                let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-                if !state.starts_with('T') {
-                    return Err(stat);
-                }
-            }
-            Ok(())
-        })
-        .await;
+        self.sluice.process.stop().await;
     }
 
     pub fn go_on(&self) {
