@@ -39,7 +39,7 @@ use crate::grpc::opening::Opening;
 use crate::grpc::{PREFACE_WITHIN, serve_until};
 use crate::ledger::hub::pb::ledger_service_server::{LedgerService, LedgerServiceServer};
 use crate::ledger::hub::{pb, wire};
-use crate::ledger::{Backend, Ledger, Rotation};
+use crate::ledger::{Backend, Ledger, Lending, Rotation};
 use crate::listen::port::{Bounds, Call, Connection, Place, Port};
 use crate::listen::repoll::Repoll;
 use crate::listen::token::Token;
@@ -75,10 +75,14 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is looked whether the ledger is as sidecars were told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How often limits are forgotten of which nothing is lent any more.
+const LOOKS_PER_SWEEP: u32 = 4;
+
 /// The ledger of this process as others use it.
 #[derive(Debug)]
 pub struct Hub {
     ledger: Arc<Rotation<Backend>>,
+    lending: Lending<Arc<Rotation<Backend>>>,
     service: Arc<Service>,
     metrics: Arc<Metrics>,
     /// What sidecars call this hub, and weigh homes by.
@@ -96,6 +100,7 @@ pub struct Hub {
 impl Hub {
     pub(crate) fn new(
         ledger: Arc<Rotation<Backend>>,
+        lending: Lending<Arc<Rotation<Backend>>>,
         service: Arc<Service>,
         name: String,
         token: Option<Token>,
@@ -104,6 +109,7 @@ impl Hub {
         let (peers, bytes, streams) = (Arc::default(), AtomicUsize::new(0), TaskTracker::new());
         let hub = Self {
             ledger,
+            lending,
             service,
             metrics,
             name,
@@ -135,13 +141,22 @@ impl Hub {
         self.peers.list(clock::monotonic_ms())
     }
 
-    /// Tells the sidecars to go elsewhere, and returns when all that they asked is answered.
+    /// A sidecar tells what became of something that it was lent.
+    fn end_loan(&self, end: &pb::LoanEnd) -> Result<(), String> {
+        let (limit, name) = wire::read_loan_end(end, &|key| self.service.admission.accounts.of(key))?;
+        self.lending.end_loan(limit, name, end.spent, end.last_ago_ms);
+        Ok(())
+    }
+
+    /// Tells the sidecars to go elsewhere, and returns when all that they asked is answered and what was not spent of what they were
+    /// lent is given back.
     pub(crate) async fn leave(&self, within: Duration) {
         self.status.send_modify(|status| status.leaving = true);
         self.streams.close();
         if tokio::time::timeout(within, self.streams.wait()).await.is_err() {
             tracing::warn!("some sidecars were not answered in time");
         }
+        self.lending.close().await;
     }
 }
 
@@ -171,8 +186,11 @@ pub(crate) async fn serve(listener: Listener, port: Arc<Port>, hub: Arc<Hub>, st
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
-            hub.look();
+            for _ in 0..LOOKS_PER_SWEEP {
+                looks.tick().await;
+                hub.look();
+            }
+            hub.lending.sweep();
         }
     };
     tokio::select! {

@@ -34,6 +34,7 @@ mod backend;
 pub mod debt_log;
 mod failover;
 pub mod hub;
+mod loan;
 pub mod memory;
 mod options;
 mod owing;
@@ -57,11 +58,12 @@ use smallvec::SmallVec;
 pub use self::account::{Account, Accounts};
 pub use self::backend::Backend;
 pub use self::failover::{Failover, OnFailure};
+pub use self::loan::{Lender, Loan, LoanEnd, SlabHeld, SlabTake};
 pub use self::options::TransferIds;
 pub(crate) use self::patiently::complete_patiently;
 pub use self::rotation::Rotation;
-pub use self::slabs::Slabs;
 pub use self::slabs::limit::Shown as SlabView;
+pub use self::slabs::{Lending, Lent, Slabs};
 use crate::limit::{BitSet, LeaseId, LimitKey, LimitSpec, Overage};
 pub use crate::retry::schedule::{Release, Schedule};
 
@@ -79,6 +81,18 @@ pub trait Ledger: Send + Sync {
 
     /// Gives a reserve back whose caller has left before it was told of it. What others know under the same name stays.
     fn give_back(&self, chain: Chain);
+
+    /// Takes a slab, which `chain` describes, of a limit with this window. A hub may lend it from a slab of its own instead.
+    fn take_slab(
+        &self,
+        chain: &Chain,
+        _window_seconds: NonZeroU32,
+    ) -> impl Future<Output = Result<SlabTake, LedgerError>> + Send {
+        async { self.apply(chain).await.map(SlabTake::Applied) }
+    }
+
+    /// Nothing is handed out any more of what was lent.
+    fn end_loan(&self, _: LoanEnd) {}
 
     /// What is free on an account, as far as that is known without a round trip.
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64>;
@@ -356,13 +370,6 @@ pub struct Want {
     pub overage: Overage,
     /// No reservation of it lives longer.
     pub lifetime_seconds: NonZeroU32,
-}
-
-/// What this instance holds of a limit to hand out by itself.
-#[derive(Debug, Clone)]
-pub struct SlabHeld {
-    pub account: Arc<Account>,
-    pub held: u64,
 }
 
 /// A change of capacity that takes time, told so that it can be remembered over a restart.

@@ -26,7 +26,7 @@ pub(crate) use self::domain::{Decided, LEASE_API, UNKNOWN};
 pub(crate) use self::histogram::Histogram;
 use self::info::{BuildInfo, ConfigInfo};
 pub use self::label::Reason;
-use self::label::{DecisionLabels, DomainLabel, EventLabel, FromLabel, KindLabel, ResultLabel};
+use self::label::{DecisionLabels, DomainLabel, EventLabel, KindLabel, ResultLabel};
 pub(crate) use self::label::{LeaseEvent, LedgerFailure, LimitLabel, QueueEvent};
 pub(crate) use self::log::init_logs;
 use self::per_limit::{PerLimit, ShadowDenials};
@@ -74,6 +74,9 @@ pub struct Metrics {
     pub(crate) hub_chains: Counter,
     pub slab_answers: SlabAnswers,
     pub slab_units: SlabUnits,
+    pub(crate) hub_slab_answers: SlabAnswers,
+    pub(crate) hub_slab_units: SlabUnits,
+    pub(crate) hub_loans: Gauge,
     pub(crate) slab_panics: Counter,
     pub(crate) retry_budget_ratio: Gauge<f64, std::sync::atomic::AtomicU64>,
     reloads: Family<ResultLabel, Counter>,
@@ -125,6 +128,9 @@ impl Default for Metrics {
             hub_chains: Counter::default(),
             slab_answers: SlabAnswers::default(),
             slab_units: SlabUnits::default(),
+            hub_slab_answers: SlabAnswers::default(),
+            hub_slab_units: SlabUnits::default(),
+            hub_loans: Gauge::default(),
             slab_panics: Counter::default(),
             retry_budget_ratio: Gauge::default(),
             reloads: Family::default(),
@@ -224,18 +230,15 @@ impl Metrics {
         self.queue =
             QueueEvent::ALL.map(|event| queue.get_or_create_owned(&EventLabel { event: event.name() }));
         r.register("sluice_slabs", "Slabs that are handed out of now", self.slabs.clone());
-        let answers = Family::<FromLabel, Counter>::default();
-        r.register("sluice_slab_answers", "Who answered for limits that may have slabs", answers.clone());
-        let from = |from| answers.get_or_create_owned(&FromLabel { from });
-        self.slab_answers = SlabAnswers { slab: from("slab"), ledger: from("ledger"), full: from("full") };
-        let units = Family::<EventLabel, Counter>::default();
-        r.register("sluice_slab_units", "What became of the units of slabs", units.clone());
-        let event = |event| units.get_or_create_owned(&EventLabel { event });
-        self.slab_units = SlabUnits {
-            taken: event("taken"),
-            handed_out: event("handed_out"),
-            given_back: event("given_back"),
-        };
+        let help = "Who answered for limits that may have slabs";
+        self.slab_answers = SlabAnswers::register(r, "sluice_slab_answers", help);
+        let help = "What became of the units of slabs";
+        self.slab_units = SlabUnits::register(r, "sluice_slab_units", help);
+        let help = "Who answered sidecars that asked this hub for a slab";
+        self.hub_slab_answers = SlabAnswers::register(r, "sluice_hub_slab_answers", help);
+        let help = "What became of the units of the slabs that this hub lends";
+        self.hub_slab_units = SlabUnits::register(r, "sluice_hub_slab_units", help);
+        r.register("sluice_hub_loans", "Slabs that sidecars have been lent now", self.hub_loans.clone());
         r.register("sluice_hub_streams", "Sidecars that use this hub", self.hub_streams.clone());
         r.register(
             "sluice_hub_chains",

@@ -12,7 +12,7 @@ use crate::config::settings;
 use crate::config::settings::secret::check_hub_exposure;
 use crate::config::settings::value::Listen;
 use crate::hub::{self, Hub};
-use crate::ledger::{Backend, Rotation};
+use crate::ledger::{Backend, Lending, Rotation};
 use crate::listen::Listener;
 use crate::listen::token::Token;
 use crate::service::Service;
@@ -56,13 +56,14 @@ impl HubSocket {
     pub(super) fn serve(
         self,
         ledger: Arc<Rotation<Backend>>,
+        lending: Lending<Arc<Rotation<Backend>>>,
         service: Arc<Service>,
         connections_max: usize,
         tasks: &Tasks,
     ) -> HubPort {
         let Self { listener, address, token } = self;
         let port = hub::port(connections_max, &service.metrics);
-        let hub = Hub::new(ledger, service, instance_name(&address.port().to_string()), token);
+        let hub = Hub::new(ledger, lending, service, instance_name(&address.port().to_string()), token);
         let stop = CancellationToken::new();
         let serving = hub::serve(listener, port, Arc::clone(&hub), stop.clone());
         tasks.run_until("the hub port", stop.clone(), async {

@@ -13,7 +13,7 @@ use crate::config::settings::value::LedgerUri;
 use crate::ledger::hub::{Hub, Options as HubOptions};
 use crate::ledger::memory::Memory;
 use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
-use crate::ledger::{Backend, CapacityEvent, Failover, LiveLedger, Rotation, Slabs};
+use crate::ledger::{Backend, CapacityEvent, Failover, Lending, LiveLedger, Rotation, Slabs};
 use crate::telemetry::Metrics;
 use crate::tls;
 
@@ -87,6 +87,20 @@ fn authorization(token: &Secret) -> Result<AsciiMetadataValue, StartError> {
     Ok(value)
 }
 
+/// What a hub lends of the same ledger.
+pub(super) fn lending(
+    ledger: &Arc<Rotation<Backend>>,
+    settings: &settings::Ledger,
+    metrics: &Arc<Metrics>,
+) -> Lending<Arc<Rotation<Backend>>> {
+    let timeout = Duration::from_millis(settings.timeout_ms);
+    Lending::start(Arc::clone(ledger), has_slabs(settings), timeout, Arc::clone(metrics))
+}
+
+fn has_slabs(settings: &settings::Ledger) -> bool {
+    settings.slabs == settings::value::Slabs::On
+}
+
 /// The ledger with its layers.
 pub(crate) fn layered(
     ledger: Arc<Rotation<Backend>>,
@@ -94,7 +108,6 @@ pub(crate) fn layered(
     metrics: &Arc<Metrics>,
 ) -> LiveLedger {
     let timeout = Duration::from_millis(settings.timeout_ms);
-    let is_on = settings.slabs == settings::value::Slabs::On;
-    let slabs = Slabs::start(ledger, is_on, timeout, Arc::clone(metrics));
+    let slabs = Slabs::start(ledger, has_slabs(settings), timeout, Arc::clone(metrics));
     Failover::new(slabs, settings.on_failure, settings.local_share.get(), Arc::clone(metrics))
 }

@@ -1,5 +1,6 @@
 //! What is done for an ask of a sidecar: read and checked, asked of the ledger, and put into words again.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::line::Answered;
@@ -8,8 +9,8 @@ use crate::ledger::hub::pb::answer::What as Answer;
 use crate::ledger::hub::pb::ask::What as Ask;
 use crate::ledger::hub::{pb, wire};
 use crate::ledger::{
-    Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Rotation,
-    Transfer, Verdict, Want,
+    Account, Action, Backend, Balance, Chain, Ledger, LedgerError, Lent, Outcome, Refusal, RefusalCode,
+    Rotation, Transfer, Verdict, Want,
 };
 use crate::limit::{Kind, LimitSpec, Overage};
 
@@ -37,11 +38,18 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
     let account = |key: &str| hub.service.admission.accounts.of(key);
     Ok(match what {
         Ask::Apply(chain) => {
+            let slab = NonZeroU32::new(chain.slab_window_seconds);
             let chain = wire::read_chain(&chain, &account)?;
-            let result = newcomers::apply(hub, &chain).await;
-            let is_done = result.as_ref().is_ok_and(|outcome| outcome.verdict == Verdict::Done);
+            let applied = match newcomers::apply(hub, &chain, slab).await {
+                Ok(Lent::Units { units, for_ms }) => {
+                    return Ok(wire::lent(units, for_ms, samples(ledger, &chain)));
+                }
+                Ok(Lent::Applied(outcome)) => Ok(outcome),
+                Err(error) => Err(error),
+            };
+            let is_done = applied.as_ref().is_ok_and(|outcome| outcome.verdict == Verdict::Done);
             let samples = if is_done { samples(ledger, &chain) } else { Vec::new() };
-            outcome(ledger, &chain, result, samples)
+            outcome(ledger, &chain, applied, samples)
         }
         Ask::Complete(chain) => {
             let chain = wire::read_chain(&chain, &account)?;

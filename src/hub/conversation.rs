@@ -52,8 +52,9 @@ const SILENT_LOOKS: u32 = 3;
 /// A sidecar that doesn't take its answers for so long is gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// A hub that stops ends a stream when nothing was asked on it for so long: by then all has come that the sidecar sent before it knew.
-const LEAVING_AFTER_MS: u64 = 500;
+/// A hub that stops ends a stream when nothing was asked on it for so long: by then all has come that the sidecar sent before it knew,
+/// and what it was lent last is over, which takes half a second at most.
+const LEAVING_AFTER_MS: u64 = 700;
 
 pub(super) type Message = Result<pb::HubMessage, Status>;
 
@@ -215,13 +216,21 @@ impl Conversation {
     /// Begins what is asked.
     async fn hear(&mut self, message: pb::SidecarMessage) -> Result<(), End> {
         self.silent_looks = 0;
-        if !message.asks.is_empty() {
+        if !message.asks.is_empty() || !message.loan_ends.is_empty() {
             self.asked_at_ms = clock::monotonic_ms();
         }
-        if message.asks.len() > wire::ASKS_MAX {
-            let text =
-                format!("asks: there may be {} in a message, not {}", wire::ASKS_MAX, message.asks.len());
-            return Err(End::Wrong(Status::invalid_argument(text)));
+        for (what, most, count) in [
+            ("asks", wire::ASKS_MAX, message.asks.len()),
+            ("loan_ends", wire::LOAN_ENDS_MAX, message.loan_ends.len()),
+        ] {
+            if count > most {
+                let text = format!("{what}: there may be {most} in a message, not {count}");
+                return Err(End::Wrong(Status::invalid_argument(text)));
+            }
+        }
+        for (n, end) in message.loan_ends.iter().enumerate() {
+            let wrong = |what| End::Wrong(Status::invalid_argument(format!("loan_ends[{n}].{what}")));
+            self.hub.end_loan(end).map_err(wrong)?;
         }
         let chains = message.asks.iter().filter(|ask| is_chain(ask)).count();
         self.hub.metrics.hub_chains.inc_by(chains as u64);

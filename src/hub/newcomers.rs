@@ -3,16 +3,19 @@
 //! As for the callers of this instance itself, [`Share`](crate::queue::Share) decides. Late charges and completions are no newcomers:
 //! what they take was used already.
 
+use std::num::NonZeroU32;
+
 use super::Hub;
 use crate::clock;
 use crate::ledger::{
-    Action, Chain, Hold, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
+    Action, Chain, Hold, Ledger, LedgerError, Lent, Outcome, Refusal, RefusalCode, Transfer, Verdict,
 };
 use crate::limit::{Kind, LimitSpec};
 use crate::queue::share::Taken;
 
-/// Applies a chain, unless the line keeps what it wants. While nobody waits this costs two reads.
-pub(super) async fn apply(hub: &Hub, chain: &Chain) -> Result<Outcome, LedgerError> {
+/// Applies a chain, or lends the slab of a limit with the window `slab` that it asks for, unless the line keeps what it wants. While
+/// nobody waits this costs two reads.
+pub(super) async fn apply(hub: &Hub, chain: &Chain, slab: Option<NonZeroU32>) -> Result<Lent, LedgerError> {
     let service = &hub.service;
     let wants = chain.transfers.iter().filter_map(|transfer| Some((transfer, hold(transfer)?)));
     service.queue.capacities_are(wants.map(|(transfer, hold)| (transfer.account.id, hold.capacity)));
@@ -29,14 +32,21 @@ pub(super) async fn apply(hub: &Hub, chain: &Chain) -> Result<Outcome, LedgerErr
                     code: RefusalCode::ExceedsCredits,
                     failed: kept,
                 };
-                return Ok(Outcome::bare(Verdict::Refused(refusal)));
+                return Ok(Lent::Applied(Outcome::bare(Verdict::Refused(refusal))));
             }
         };
-    let outcome = hub.ledger.apply(chain).await?;
-    if outcome.verdict == Verdict::Done {
+    let lent = match slab {
+        Some(window_seconds) => hub.lending.lend(chain, window_seconds).await?,
+        None => Lent::Applied(hub.ledger.apply(chain).await?),
+    };
+    let is_done = match &lent {
+        Lent::Units { .. } => true,
+        Lent::Applied(outcome) => outcome.verdict == Verdict::Done,
+    };
+    if is_done {
         taken.into_iter().for_each(Taken::keep);
     }
-    Ok(outcome)
+    Ok(lent)
 }
 
 /// What is free of the limit of a transfer, as far as is known.

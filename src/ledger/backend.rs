@@ -8,7 +8,9 @@ use std::sync::Arc;
 use super::hub::{FleetLine, Hub};
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
-use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, Want};
+use super::{
+    Account, Balance, Chain, Ledger, LedgerError, LoanEnd, Outcome, Schedule, SlabHeld, SlabTake, Want,
+};
 use crate::limit::LimitSpec;
 
 #[derive(Debug)]
@@ -56,6 +58,14 @@ impl Ledger for Backend {
 
     fn give_back(&self, chain: Chain) {
         each!(self, ledger => ledger.give_back(chain));
+    }
+
+    async fn take_slab(&self, chain: &Chain, window_seconds: NonZeroU32) -> Result<SlabTake, LedgerError> {
+        each!(self, ledger => ledger.take_slab(chain, window_seconds).await)
+    }
+
+    fn end_loan(&self, end: LoanEnd) {
+        each!(self, ledger => ledger.end_loan(end));
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

@@ -21,7 +21,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,8 +35,8 @@ use self::peer::Peer;
 use self::shared::Shared;
 use super::account::Decrease;
 use super::{
-    Account, Action, Balance, CapacityEvent, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode,
-    Schedule, SlabHeld, Transfer, Verdict, Want,
+    Account, Action, Balance, CapacityEvent, Chain, Ledger, LedgerError, Lender, Loan, LoanEnd, Outcome,
+    Refusal, RefusalCode, Schedule, SlabHeld, SlabTake, Transfer, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
@@ -52,6 +52,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// For what is under way, when the process ends.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For hubs to hear which loans are over, when the process ends.
+const LOANS_TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether that has landed.
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
@@ -110,26 +113,64 @@ impl Hub {
         Self { shared: Arc::clone(&self.shared), closing: self.closing.clone(), tasks: self.tasks.clone() }
     }
 
-    async fn send(&self, chain: &Chain, is_completion: bool) -> Result<Outcome, LedgerError> {
-        let Some(first) = chain.transfers.first() else { return Ok(Outcome::bare(Verdict::Done)) };
+    async fn send(&self, chain: &Chain, manner: Manner) -> Result<SlabTake, LedgerError> {
+        let done = SlabTake::Applied(Outcome::bare(Verdict::Done));
+        let Some(first) = chain.transfers.first() else { return Ok(done) };
         let timeout = self.shared.options.timeout;
-        let answered = if is_completion {
-            let what = || Ask::Complete(wire::chain(chain));
+        let what = || match manner {
+            Manner::Apply => Ask::Apply(wire::chain(chain)),
+            Manner::TakeSlab(window_seconds) => Ask::Apply(wire::slab_chain(chain, window_seconds)),
+            Manner::Complete => Ask::Complete(wire::chain(chain)),
+        };
+        let answered = if manner == Manner::Complete {
             self.ask(first.account.id, what, None, timeout.max(COMPLETION_TIMEOUT)).await?
         } else {
-            let what = || Ask::Apply(wire::chain(chain));
             self.ask(first.account.id, what, Some(chain), timeout).await?
         };
-        let was_lost = answered.was_lost;
+        let (was_lost, at) = (answered.was_lost, answered.at);
         let Answer::Outcome(mut outcome) = answered.expect()? else { return Err(unexpected()) };
         self.shared.note_debts(chain, &outcome);
         let samples = std::mem::take(&mut outcome.samples);
+        let asked = amount_of(first.action);
+        let loan = wire::read_loan(&outcome, asked).map_err(LedgerError::Unavailable)?;
         let outcome =
             wire::read_outcome(&outcome, chain.transfers.len()).map_err(LedgerError::Unavailable)?;
-        if outcome.verdict == Verdict::Done && !is_completion {
+        if outcome.verdict == Verdict::Done && manner != Manner::Complete {
             note_samples(chain, &outcome, &samples);
         }
-        Ok(if was_lost { of_first_sending(outcome, chain) } else { outcome })
+        if let Some((units, for_ms)) = loan {
+            let lender = Lender(u32::try_from(at).unwrap_or(u32::MAX));
+            return Ok(SlabTake::Lent(Loan { units, for_ms, lender }));
+        }
+        Ok(SlabTake::Applied(if was_lost { of_first_sending(outcome, chain) } else { outcome }))
+    }
+
+    /// Takes notice of what a chain that a caller waited for has told of its limits.
+    fn note_applied(&self, chain: &Chain, verdict: Verdict) {
+        Decrease::note(chain, verdict, clock::monotonic_ms());
+        for (index, Transfer { account, action }) in chain.transfers.iter().enumerate() {
+            let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
+            let want = self.shared.touch_hold(account, hold);
+            if let Verdict::Refused(refusal) = verdict
+                && refusal.code == RefusalCode::LimitDecreasing
+                && refusal.index == index
+            {
+                self.shared.lowering.begin(want);
+            }
+        }
+    }
+
+    /// Returns when every hub that is there has heard which loans are over.
+    async fn tell_loan_ends(&self) {
+        let there = self.shared.peers.iter().filter(|peer| peer.is_there());
+        let told = there.map(async |peer| {
+            // What is asked after them is answered after them.
+            let asked = peer.ask(Ask::Samples(pb::Wants::default()), None);
+            if let Some(mut asked) = asked {
+                drop(tokio::time::timeout(LOANS_TOLD_WITHIN, asked.answer()).await);
+            }
+        });
+        join_all(told).await;
     }
 
     /// What hubs say of each want, asked in parts.
@@ -183,25 +224,56 @@ fn of_first_sending(mut outcome: Outcome, chain: &Chain) -> Outcome {
     outcome
 }
 
+/// How a chain is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Apply,
+    /// Of a limit with this window.
+    TakeSlab(NonZeroU32),
+    Complete,
+}
+
+fn amount_of(action: Action) -> u64 {
+    match action {
+        Action::Reserve(hold) | Action::TakeUpTo(hold) => hold.amount,
+        _ => 0,
+    }
+}
+
+/// Only a slab is lent.
+fn applied(take: SlabTake) -> Result<Outcome, LedgerError> {
+    match take {
+        SlabTake::Applied(outcome) => Ok(outcome),
+        SlabTake::Lent(_) => Err(unexpected()),
+    }
+}
+
 impl Ledger for Hub {
     async fn apply(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        let outcome = self.send(chain, false).await?;
-        Decrease::note(chain, outcome.verdict, clock::monotonic_ms());
-        for (index, Transfer { account, action }) in chain.transfers.iter().enumerate() {
-            let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
-            let want = self.shared.touch_hold(account, hold);
-            if let Verdict::Refused(refusal) = outcome.verdict
-                && refusal.code == RefusalCode::LimitDecreasing
-                && refusal.index == index
-            {
-                self.shared.lowering.begin(want);
-            }
-        }
+        let outcome = applied(self.send(chain, Manner::Apply).await?)?;
+        self.note_applied(chain, outcome.verdict);
         Ok(outcome)
     }
 
     async fn complete(&self, chain: &Chain) -> Result<Outcome, LedgerError> {
-        self.send(chain, true).await
+        applied(self.send(chain, Manner::Complete).await?)
+    }
+
+    async fn take_slab(&self, chain: &Chain, window_seconds: NonZeroU32) -> Result<SlabTake, LedgerError> {
+        let take = self.send(chain, Manner::TakeSlab(window_seconds)).await?;
+        let verdict = match &take {
+            SlabTake::Applied(outcome) => outcome.verdict,
+            SlabTake::Lent(_) => Verdict::Done,
+        };
+        self.note_applied(chain, verdict);
+        Ok(take)
+    }
+
+    fn end_loan(&self, end: LoanEnd) {
+        let lender = usize::try_from(end.lender.0).ok().and_then(|at| self.shared.peers.get(at));
+        if let Some(peer) = lender {
+            peer.end_loan(end);
+        }
     }
 
     fn give_back(&self, chain: Chain) {
@@ -313,6 +385,7 @@ impl Ledger for Hub {
     }
 
     async fn close(&self) {
+        self.tell_loan_ends().await;
         let settled = async {
             while self.shared.count_waiting() > 0 {
                 tokio::time::sleep(CLOSE_LOOK).await;

@@ -70,8 +70,8 @@ use self::chain::{
 use self::successor::{Successor, bare};
 use self::undo::Undo;
 use super::{
-    Account, Action, Balance, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
-    Verdict, Want,
+    Account, Action, Balance, Chain, Ledger, LedgerError, LoanEnd, Outcome, Refusal, RefusalCode, Schedule,
+    SlabHeld, SlabTake, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LeaseId, LimitSpec};
@@ -278,6 +278,18 @@ impl<L: Ledger> Ledger for Rotation<L> {
         let Some(new) = self.successor() else { return self.old.give_back(chain) };
         new.give_back(for_new(&chain));
         self.old.give_back(for_old(&chain));
+    }
+
+    /// With two ledgers nothing is borrowed: what a hub lends is held by one of them only.
+    async fn take_slab(&self, chain: &Chain, window_seconds: NonZeroU32) -> Result<SlabTake, LedgerError> {
+        match &self.new {
+            Some(_) => self.apply(chain).await.map(SlabTake::Applied),
+            None => self.old.take_slab(chain, window_seconds).await,
+        }
+    }
+
+    fn end_loan(&self, end: LoanEnd) {
+        self.old.end_loan(end);
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

@@ -3,7 +3,10 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::{Account, Balance, Chain, Ledger, LedgerError, Outcome, Schedule, SlabHeld, SlabView, Want};
+use super::{
+    Account, Balance, Chain, Ledger, LedgerError, LoanEnd, Outcome, Schedule, SlabHeld, SlabTake, SlabView,
+    Want,
+};
 use crate::limit::LimitSpec;
 
 impl<L: Ledger> Ledger for Arc<L> {
@@ -17,6 +20,14 @@ impl<L: Ledger> Ledger for Arc<L> {
 
     fn give_back(&self, chain: Chain) {
         (**self).give_back(chain);
+    }
+
+    async fn take_slab(&self, chain: &Chain, window_seconds: NonZeroU32) -> Result<SlabTake, LedgerError> {
+        (**self).take_slab(chain, window_seconds).await
+    }
+
+    fn end_loan(&self, end: LoanEnd) {
+        (**self).end_loan(end);
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

@@ -80,4 +80,4 @@ pub mod returns;
 pub mod slab;
 pub mod times;
 
-pub use self::layer::Slabs;
+pub use self::layer::{Lending, Lent, Slabs};

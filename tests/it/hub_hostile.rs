@@ -100,6 +100,7 @@ fn chain(key: &str, amount: u64) -> pb::Chain {
         lease: format!("{key}-{amount}"),
         keep: pb::Keep::ForRetries.into(),
         transfers: vec![transfer],
+        slab_window_seconds: 0,
     }
 }
 

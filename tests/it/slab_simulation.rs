@@ -21,10 +21,10 @@ use self::world::{Tally, World};
 /// For how long `make test` draws new seeds.
 const FRESH_SEEDS_FOR: Duration = Duration::from_secs(4);
 
-/// Once directly on the ledger, and once through hubs.
-fn run(seed: u64) -> Tally {
-    run_plan(&Plan::draw(seed).with_hubs());
-    run_plan(&Plan::draw(seed))
+/// Once directly on the ledger, and once through hubs; how many slabs hubs have lent.
+fn run(seed: u64) -> (Tally, u64) {
+    let through_hubs = run_plan(&Plan::draw(seed).with_hubs());
+    (run_plan(&Plan::draw(seed)), through_hubs.lent)
 }
 
 fn run_plan(plan: &Plan) -> Tally {
@@ -49,12 +49,13 @@ fn seeds_that_failed_once() {
 fn fresh_seeds() {
     let first = fastrand::u64(..u64::MAX / 2);
     let started = Instant::now();
-    let mut count = 0;
+    let (mut count, mut lent) = (0, 0);
     while started.elapsed() < FRESH_SEEDS_FOR {
-        run(first + count);
+        lent += run(first + count).1;
         count += 1;
     }
-    println!("{count} seeds from {first} on");
+    println!("{count} seeds from {first} on; hubs have lent {lent} slabs");
+    assert!(lent > 0, "no hub has lent anything");
 }
 
 /// `make torture SEEDS=1000`: as many as one likes; SLUICE_FIRST_SEED says where to begin.
@@ -67,10 +68,12 @@ fn torture() {
     println!("{seeds} seeds from {first} on");
     let mut from_slabs = 0;
     let mut others = 0;
+    let mut all_lent = 0;
     for seed in first..first + seeds {
-        let tally = run(seed);
+        let (tally, lent) = run(seed);
+        all_lent += lent;
         from_slabs += tally.from_slabs;
         others += tally.from_ledger + tally.full + tally.refused + tally.failed;
     }
-    println!("{from_slabs} requests admitted from slabs, {others} others");
+    println!("{from_slabs} requests admitted from slabs, {others} others; hubs have lent {all_lent} slabs");
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::pb::answer::What as Answer;
 use super::pb::ask::What as Ask;
-use super::peer::{self, Asked, Lost, Undo};
+use super::peer::{self, Asked, Lost};
 use super::shared::Shared;
 use super::{Hub, pb, wire};
 use crate::ledger::{Chain, LedgerError};
@@ -19,6 +19,8 @@ pub(super) struct Answered {
     pub what: Answer,
     /// An earlier sending of the same was lost, and may have been done.
     pub was_lost: bool,
+    /// Which of the hubs it was.
+    pub at: usize,
     hub: String,
 }
 
@@ -81,10 +83,12 @@ impl Hub {
                     if failure.code() == pb::FailureCode::Unavailable
                         && self.shared.home(about, &tried).is_some() => {}
                 Ok(what) => {
-                    if !matches!(what, Answer::Failure(_)) {
+                    // A loan says nothing of what the ledger may hold from the sending that was lost.
+                    let is_loan = matches!(&what, Answer::Outcome(outcome) if outcome.loan_ms > 0);
+                    if !is_loan && !matches!(what, Answer::Failure(_)) {
                         unknown.chain = None;
                     }
-                    return Ok(Answered { what, was_lost, hub: peer.address.clone() });
+                    return Ok(Answered { what, was_lost, at, hub: peer.address.clone() });
                 }
                 Err(Lost) if !was_lost => {
                     was_lost = true;
@@ -126,8 +130,7 @@ impl WithUndo<'_> {
 
 impl Drop for WithUndo<'_> {
     fn drop(&mut self) {
-        if let Undo::GiveBack(chain) = self.asked.leave() {
-            self.shared.give_back_all(vec![*chain]);
-        }
+        let undo = self.asked.leave();
+        self.shared.undo(self.asked.peer, undo);
     }
 }

@@ -21,7 +21,7 @@ use super::homes;
 use super::pb;
 use super::pb::answer::What as Answer;
 use super::pb::ask::What as Ask;
-use crate::ledger::Chain;
+use crate::ledger::{Chain, LoanEnd};
 use crate::limit::LimitId;
 use crate::trace::{self, Batch, Link};
 
@@ -41,6 +41,7 @@ pub(super) enum Outgoing {
         link: Option<Link>,
     },
     Left(u64),
+    LoanEnd(LoanEnd),
 }
 
 /// What has become of something that the hub was asked, or will be.
@@ -61,6 +62,8 @@ enum AskState {
 pub(super) enum Undo {
     /// It is ours: give it back.
     GiveBack(Box<Chain>),
+    /// The same, and this hub has lent it.
+    EndLoan(Box<Chain>),
     Nothing,
 }
 
@@ -144,6 +147,11 @@ impl Peer {
         Some(number)
     }
 
+    /// Tells of the end of a loan. If too much waits already, the hub takes it for spent.
+    pub(super) fn end_loan(&self, end: LoanEnd) {
+        drop(self.queue.try_send(Outgoing::LoanEnd(end)));
+    }
+
     /// How many wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.lock().len()
@@ -153,6 +161,7 @@ impl Peer {
     pub(super) fn may_send(&self, outgoing: &Outgoing) -> bool {
         let mut waiting = self.waiting.lock();
         match outgoing {
+            Outgoing::LoanEnd(_) => true,
             Outgoing::Left(number) => matches!(waiting.get(number), Some(AskState::Gone(_))),
             Outgoing::Ask { number, .. } => match waiting.get(number) {
                 Some(AskState::Gone(_)) => {
@@ -230,6 +239,7 @@ impl Peer {
 /// Only a reservation that this very sending made is ours to give back.
 fn undo_of_answer(answer: &Answer, chain: Chain) -> Undo {
     match answer {
+        Answer::Outcome(pb::Outcome { refusal: None, loan_ms: 1.., .. }) => Undo::EndLoan(Box::new(chain)),
         Answer::Outcome(pb::Outcome { refusal: None, is_repeat: false, .. }) => {
             Undo::GiveBack(Box::new(chain))
         }

@@ -17,8 +17,10 @@ use tonic::Streaming;
 use tonic::transport::Endpoint;
 
 use super::pb::ledger_service_client::LedgerServiceClient;
-use super::peer::{Outgoing, Peer, PeerState, Undo};
+use super::peer::{Outgoing, Peer, PeerState};
 use super::{Shared, homes, pb, wire};
+use crate::clock;
+use crate::ledger::LoanEnd;
 use crate::retry::backoff::Backoff;
 use crate::tls::Broken;
 use crate::trace::{Batch, Link};
@@ -80,6 +82,9 @@ struct Stream<'s> {
     /// What is to be sent next.
     next: VecDeque<Outgoing>,
     is_ping_due: bool,
+    /// Loans that are over and that the hub was not told of yet, and when it has to be.
+    loan_ends: VecDeque<LoanEnd>,
+    tell_loans_at_ms: u64,
     /// The last report of slabs that it was told.
     told: u64,
     /// The hub is about to stop.
@@ -126,6 +131,8 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
         pings: 0,
         next: VecDeque::new(),
         is_ping_due: false,
+        loan_ends: VecDeque::new(),
+        tell_loans_at_ms: u64::MAX,
         told: 0,
         is_leaving: false,
         seed,
@@ -140,7 +147,8 @@ impl Stream<'_> {
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let has_next = self.is_ping_due || !self.next.is_empty();
+            let tell_loans_in_ms = self.tell_loans_at_ms.saturating_sub(clock::monotonic_ms());
+            let has_next = self.is_ping_due || !self.next.is_empty() || tell_loans_in_ms == 0;
             tokio::select! {
                 message = self.from_hub.message() => match message {
                     Ok(Some(message)) => self.hear(message),
@@ -154,16 +162,18 @@ impl Stream<'_> {
                     while self.next.len() < ASKS_PER_MESSAGE
                         && let Ok(outgoing) = queue.try_recv()
                     {
-                        self.next.push_back(outgoing);
+                        self.take_in(outgoing);
                     }
                     if let Some(message) = self.message() {
                         permit.send(message);
                     }
                 }
                 outgoing = queue.recv(), if self.next.is_empty() => match outgoing {
-                    Some(outgoing) => self.next.push_back(outgoing),
+                    Some(outgoing) => self.take_in(outgoing),
                     None => return "this Sluice is stopping".to_owned(),
                 },
+                () = tokio::time::sleep(Duration::from_millis(tell_loans_in_ms)),
+                    if !has_next && !self.loan_ends.is_empty() => {}
                 _ = looks.tick() => {
                     self.silent_looks += 1;
                     if self.silent_looks > SILENT_LOOKS {
@@ -173,6 +183,19 @@ impl Stream<'_> {
                         self.silent_looks >= PING_LOOKS && self.silent_looks.is_multiple_of(2);
                 }
             }
+        }
+    }
+
+    /// It is to be sent: a loan that is over some time later, together with something else if there is anything.
+    fn take_in(&mut self, outgoing: Outgoing) {
+        match outgoing {
+            Outgoing::LoanEnd(end) => {
+                let within_ms = if self.is_leaving { 0 } else { end.tell_within_ms };
+                let at_ms = clock::monotonic_ms() + within_ms;
+                self.tell_loans_at_ms = self.tell_loans_at_ms.min(at_ms);
+                self.loan_ends.push_back(end);
+            }
+            other => self.next.push_back(other),
         }
     }
 
@@ -188,6 +211,7 @@ impl Stream<'_> {
             }
             match outgoing {
                 Outgoing::Left(number) => message.left.push(number),
+                Outgoing::LoanEnd(end) => self.loan_ends.push_back(end),
                 Outgoing::Ask { number, what, link } => {
                     traced.extend(link.map(|link| (number, link)));
                     let ask = pb::Ask { number, what: Some(what) };
@@ -203,7 +227,18 @@ impl Stream<'_> {
             self.pings += 1;
             message.ping = self.pings;
         }
-        if message.asks.is_empty() && message.left.is_empty() && message.ping == 0 {
+        let now_ms = clock::monotonic_ms();
+        while message.loan_ends.len() < wire::LOAN_ENDS_MAX
+            && bytes < BYTES_PER_MESSAGE
+            && let Some(end) = self.loan_ends.pop_front()
+        {
+            let end = wire::loan_end(&end, now_ms);
+            bytes += end.encoded_len();
+            message.loan_ends.push(end);
+        }
+        self.tell_loans_at_ms = if self.loan_ends.is_empty() { u64::MAX } else { now_ms };
+        let is_empty = message.asks.is_empty() && message.left.is_empty() && message.loan_ends.is_empty();
+        if is_empty && message.ping == 0 {
             return None;
         }
         // Not only with pings: a stream that is busy has none.
@@ -233,9 +268,8 @@ impl Stream<'_> {
             // An answer of a later version, which this side can't have asked for.
             let Some(what) = answer.what else { continue };
             self.shared.answered();
-            if let Undo::GiveBack(chain) = self.peer.answered(answer.number, what) {
-                self.shared.give_back_all(vec![*chain]);
-            }
+            let undo = self.peer.answered(answer.number, what);
+            self.shared.undo(self.peer, undo);
         }
     }
 

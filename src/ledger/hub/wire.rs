@@ -8,15 +8,16 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub(crate) use self::answers::{
-    failure, outcome, read_balances, read_failure, read_outcome, read_repaid, read_schedule, schedule,
+    failure, lent, outcome, read_balances, read_failure, read_loan, read_outcome, read_repaid, read_schedule,
+    schedule,
 };
 use super::pb;
-use crate::ledger::{Account, Action, Chain, Hold, Keep, Transfer, Want};
-use crate::limit::{BitSet, LeaseId, Overage};
+use crate::ledger::{Account, Action, Chain, Hold, Keep, LoanEnd, Transfer, Want};
+use crate::limit::{BitSet, LeaseBits, LeaseId, LimitId, Overage};
 
 /// Of the protocol. A side of another major version can't be understood; of another minor version it can.
 pub(crate) const MAJOR: u32 = 1;
-pub(crate) const MINOR: u32 = 2;
+pub(crate) const MINOR: u32 = 3;
 
 /// What one ask may be long, encoded: less than a message, so that it fits into one with others.
 pub(crate) const ASK_BYTES_MAX: usize = 768 << 10;
@@ -26,6 +27,9 @@ pub(crate) const ASKS_MAX: usize = 4096;
 
 /// Limits in one ask at most.
 pub(crate) const WANTS_MAX: usize = 1024;
+
+/// Loans in one message that are over, at most.
+pub(crate) const LOAN_ENDS_MAX: usize = 4096;
 
 /// Slabs in one report, and the keys that are in it.
 pub(crate) const SLABS_MAX: usize = 64;
@@ -98,7 +102,30 @@ pub(crate) fn chain(chain: &Chain) -> pb::Chain {
         Keep::ForRetries => pb::Keep::ForRetries,
     };
     let transfers = chain.transfers.iter().map(transfer).collect();
-    pb::Chain { lease: chain.lease.to_string(), keep: keep.into(), transfers }
+    pb::Chain { lease: chain.lease.to_string(), keep: keep.into(), transfers, slab_window_seconds: 0 }
+}
+
+/// A chain that takes a slab of a limit with this window.
+pub(crate) fn slab_chain(slab: &Chain, window_seconds: NonZeroU32) -> pb::Chain {
+    pb::Chain { slab_window_seconds: window_seconds.get(), ..chain(slab) }
+}
+
+pub(crate) fn loan_end(end: &LoanEnd, now_ms: u64) -> pb::LoanEnd {
+    pb::LoanEnd {
+        lease: end.name.to_string(),
+        key: end.account.key.as_str().to_owned(),
+        spent: end.spent,
+        last_ago_ms: now_ms.saturating_sub(end.last_ms),
+    }
+}
+
+/// The limit, and the name of the loan.
+pub(crate) fn read_loan_end(
+    end: &pb::LoanEnd,
+    account: &impl Fn(&str) -> Arc<Account>,
+) -> Result<(LimitId, LeaseBits), String> {
+    check_key(&end.key)?;
+    Ok((account(&end.key).id, read_lease(&end.lease)?.bits()))
 }
 
 pub(crate) fn read_chain(

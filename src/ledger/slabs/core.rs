@@ -5,9 +5,10 @@
 //! behind a lock of its own, which a request takes only when a slab begins or ends.
 
 mod aside;
+mod lend;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
@@ -15,6 +16,7 @@ use smallvec::SmallVec;
 
 use self::aside::Held;
 pub use self::aside::{Aside, Settled};
+pub use self::lend::LendDecision;
 use super::limit::{Ask, Counts, Limit, Outside, Parts, Reply, Rules, Shown, Todo, Took};
 use super::returns::{GiveBack, Landed, Number, Returns, WAITING_MAX};
 use crate::limit::LimitId;
@@ -73,6 +75,8 @@ struct LimitEntry<A, B> {
     notifier: B,
     /// The part of the counts that was added to the metrics already.
     counted: Counts,
+    /// Its part of [`Core::loans`].
+    counted_loans: usize,
 }
 
 /// What has to be done, by the time at which it is due.
@@ -98,13 +102,16 @@ pub struct Core<A, B> {
     /// Something was added to the agenda.
     has_news: AtomicBool,
     units: SlabUnits,
+    /// Loans that are not over, of all limits.
+    loans: AtomicUsize,
 }
 
 impl<A: Clone, B: Notifier> Core<A, B> {
     pub fn new(units: SlabUnits) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let agenda = Agenda { ticks: BTreeMap::new(), next_tick: 0, returns: Returns::new(WAITING_MAX) };
-        Self { shards, agenda: Mutex::new(agenda), has_news: AtomicBool::new(false), units }
+        let (has_news, loans) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { shards, agenda: Mutex::new(agenda), has_news, units, loans }
     }
 
     /// All of the needs or none. `asks_anyway`: the request has other needs, which the ledger decides.
@@ -149,6 +156,21 @@ impl<A: Clone, B: Notifier> Core<A, B> {
         outside: &mut impl Outside,
         asks: &mut Asks<A>,
     ) -> (Option<Reply>, Option<B::Subscription>) {
+        self.with_limit(need, outside, asks, |limit, outside| {
+            let (reply, todo) = limit.request(need.units, waits, outside);
+            let waits = reply == Reply::Wait;
+            (reply, waits, todo)
+        })
+    }
+
+    /// Does one step of a limit as it is now. The step says whether its caller waits. `None`: there is no place for another limit.
+    fn with_limit<T, O: Outside>(
+        &self,
+        need: &Need<A>,
+        outside: &mut O,
+        asks: &mut Asks<A>,
+        step: impl FnOnce(&mut Limit, &mut O) -> (T, bool, Todo),
+    ) -> (Option<T>, Option<B::Subscription>) {
         let mut shard = self.shard(need.limit).lock();
         if !shard.contains_key(&need.limit) {
             if shard.len() >= LIMITS_MAX / SHARDS {
@@ -159,14 +181,15 @@ impl<A: Clone, B: Notifier> Core<A, B> {
                 account: need.account.clone(),
                 notifier: B::default(),
                 counted: Counts::default(),
+                counted_loans: 0,
             };
             shard.insert(need.limit, entry);
         }
         let entry = shard.get_mut(&need.limit).expect("it must have been inserted");
         let changed = entry.limit.follow(need.rules, outside);
         self.carry_out(need.limit, entry, changed, outside, asks);
-        let (reply, todo) = entry.limit.request(need.units, waits, outside);
-        let waiting = (reply == Reply::Wait).then(|| entry.notifier.subscribe());
+        let (reply, waits, todo) = step(&mut entry.limit, outside);
+        let waiting = waits.then(|| entry.notifier.subscribe());
         self.carry_out(need.limit, entry, todo, outside, asks);
         (Some(reply), waiting)
     }
@@ -238,6 +261,7 @@ impl<A: Clone, B: Notifier> Core<A, B> {
                 counter.inc_by(more);
             }
         }
+        self.count_loans(entry);
     }
 
     /// Whether something may be due earlier than was known when this was asked last.

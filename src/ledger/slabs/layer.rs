@@ -5,6 +5,7 @@
 
 mod chain;
 mod guards;
+mod lending;
 mod task;
 
 use std::num::NonZeroU32;
@@ -19,6 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use self::chain::{Split, is_final};
 use self::guards::{EndId, PutBack};
+pub use self::lending::{Lending, Lent};
 use super::core::{Aside, Asks, Core, Decision, Notifier, Settled};
 use super::limit::{Outside, Shown};
 use super::requests::{IDS_MAX, RequestState, Requests};
@@ -28,7 +30,7 @@ use crate::ledger::{
     Verdict, Want,
 };
 use crate::limit::{LeaseId, LimitSpec};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, SlabUnits};
 
 /// A ledger that answers for hot limits by itself.
 #[derive(Debug)]
@@ -49,6 +51,8 @@ struct Shared<L> {
     may_have_slabs: bool,
     /// False also when it is being closed.
     is_on: AtomicBool,
+    /// What is lent on may not be borrowed: it would go back too early.
+    may_borrow: bool,
     timeout: Duration,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
@@ -102,7 +106,8 @@ impl<L: Ledger + 'static> Slabs<L> {
     /// Starts the task that gives back. `timeout` bounds every call.
     pub fn start(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>) -> Self {
         let is_on = is_on && ledger.is_shared();
-        let shared = Arc::new(Shared::new(ledger, is_on, timeout, metrics));
+        let units = metrics.slab_units.clone();
+        let shared = Arc::new(Shared::new(ledger, is_on, timeout, metrics, units));
         if is_on {
             shared.tasks.spawn(task::run(Arc::clone(&shared)));
         }
@@ -111,15 +116,16 @@ impl<L: Ledger + 'static> Slabs<L> {
 }
 
 impl<L> Shared<L> {
-    fn new(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>) -> Self {
+    fn new(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>, units: SlabUnits) -> Self {
         Self {
             ledger,
-            core: Core::new(metrics.slab_units.clone()),
+            core: Core::new(units),
             ids: Mutex::new(Requests::new(IDS_MAX)),
             id_answered: Notify::new(),
             news: Notify::new(),
             may_have_slabs: is_on,
             is_on: AtomicBool::new(is_on),
+            may_borrow: true,
             timeout,
             metrics,
             tasks: TaskTracker::new(),
@@ -226,6 +232,20 @@ impl<L: Ledger + 'static> Shared<L> {
                 }
             }
         }
+    }
+
+    /// Gives everything back that nobody spent. What was spent comes back by the ledger's timeout.
+    async fn close(self: &Arc<Self>) {
+        if !self.is_on.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.core.close(&mut Live, |_| true);
+        self.follow_up(Asks::new());
+        if tokio::time::timeout(CLOSE_TIMEOUT, task::settled(self)).await.is_err() {
+            tracing::warn!("some slabs were not given back; the ledger's timeout does it");
+        }
+        self.closing.cancel();
+        self.tasks.close();
     }
 
     /// Carries out what the core wants.
@@ -371,19 +391,10 @@ impl<L: Ledger + 'static> Ledger for Slabs<L> {
         self.shared.ledger.sweep()
     }
 
-    /// Slabs go back before the ledger below closes. What was spent of them comes back by the ledger's timeout.
+    /// Slabs go back before the ledger below closes.
     async fn close(&self) {
-        let shared = &self.shared;
-        if shared.is_on.swap(false, Ordering::AcqRel) {
-            shared.core.close(&mut Live, |_| true);
-            shared.follow_up(Asks::new());
-            if tokio::time::timeout(CLOSE_TIMEOUT, task::settled(shared)).await.is_err() {
-                tracing::warn!("some slabs were not given back; the ledger's timeout does it");
-            }
-            shared.closing.cancel();
-            shared.tasks.close();
-        }
-        shared.ledger.close().await;
+        self.shared.close().await;
+        self.shared.ledger.close().await;
     }
 }
 

@@ -3,19 +3,26 @@
 //! Everything is called under one short lock, and nothing is allocated on the way of a request that a slab answers. What
 //! must be done outside, asking the ledger and giving back, is returned as [`Todo`].
 
+mod loans;
 mod next;
 
 use smallvec::SmallVec;
 
+pub use self::loans::Lend;
+use self::loans::Loans;
 use super::demand::Demand;
 use super::pace::Pace;
 use super::slab::{Ended, Part, Slab};
 use super::times::Times;
+use crate::ledger::Loan;
 use crate::limit::LeaseId;
 
 /// Slabs of one limit that may be open at once: the one that is spent, the next one, and some that wait for requests
 /// which have set units aside.
 const OPEN_MAX: usize = 4;
+
+/// The same at a hub, where a slab waits for those to whom it was lent: at least four times as long as it is lent from.
+const OPEN_AT_HUB_MAX: usize = 16;
 
 /// After a refusal the ledger is asked one request at a time, for this many times the pause of a full limit.
 const ONE_AT_A_TIME_PAUSES: u64 = 10;
@@ -59,6 +66,10 @@ pub struct Limit {
     pace: Pace,
     /// The ledger failed or was too slow for a slab: none is asked for until then.
     no_slab_until_ms: u64,
+    /// For how long the last slab was to be handed out. The next one is as large as that takes.
+    slab_ms: u64,
+    /// Where slabs are lent: what was.
+    loans: Option<Box<Loans>>,
     pub counts: Counts,
 }
 
@@ -98,6 +109,7 @@ pub struct Ask {
     pub amount: u64,
     pub capacity: u64,
     pub timeout_seconds: std::num::NonZeroU32,
+    pub window_ms: u64,
     /// As much as there is, up to the amount. Otherwise all or nothing.
     pub up_to: bool,
 }
@@ -106,6 +118,8 @@ pub struct Ask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Took {
     Units(u64),
+    /// A hub has lent these. There may be more.
+    Lent(Loan),
     /// All or nothing, and it did not fit.
     Refused,
     /// No answer, or one that says nothing of what is left. If the ledger took something, the layer below gives it back
@@ -148,12 +162,14 @@ impl Limit {
             next_serial: 0,
             asking: None,
             asking_alone: 0,
-            demand: Demand::new(rules.times.life_ms),
+            demand: Demand::new(rules.times.demand_ms),
             ask_takes_ms: 1,
             full: Full::default(),
             one_at_a_time_until_ms: 0,
             pace: Pace::default(),
             no_slab_until_ms: 0,
+            slab_ms: rules.times.life_ms,
+            loans: rules.times.loans.map(|times| Box::new(Loans::new(times, rules.times.demand_ms))),
             counts: Counts::default(),
         }
     }
@@ -237,7 +253,7 @@ impl Limit {
     /// Gives everything back that is not handed out; the ask under way too, once it is answered.
     pub fn close(&mut self, now_ms: u64) -> Todo {
         let mut todo = Todo::default();
-        self.open.iter_mut().for_each(|slab| slab.ends_at_ms = slab.ends_at_ms.min(now_ms));
+        self.open.iter_mut().for_each(|slab| slab.close(now_ms));
         if let Some(asking) = &mut self.asking {
             asking.is_stale = true;
         }
@@ -255,7 +271,9 @@ impl Limit {
         self.rules = rules;
         self.full = Full::default();
         if other_window {
-            self.demand = Demand::new(rules.times.life_ms);
+            self.demand = Demand::new(rules.times.demand_ms);
+            self.slab_ms = rules.times.life_ms;
+            self.loans_follow(rules.times);
         }
         if may_keep { Todo::default() } else { self.close(outside.now_ms()) }
     }
@@ -268,7 +286,9 @@ impl Limit {
     /// Ends the slabs that are over.
     pub fn tick(&mut self, now_ms: u64) -> Todo {
         let mut todo = Todo::default();
+        self.end_overdue_loans(now_ms, &mut todo);
         self.end_slabs(now_ms, &mut todo);
+        todo.tick_at_ms = self.next_look_ms(now_ms);
         todo
     }
 
@@ -285,7 +305,8 @@ impl Limit {
             if self.open[at].has_ended(now_ms) {
                 let slab = self.open.remove(at);
                 self.counts.given_back += slab.left;
-                todo.ended.push(slab.end());
+                let is_wanted = slab.left > 0 && (slab.is_closed || now_ms < self.one_at_a_time_until_ms);
+                todo.ended.push(slab.end(is_wanted));
             } else {
                 at += 1;
             }

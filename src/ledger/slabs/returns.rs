@@ -3,12 +3,12 @@
 //! A slab of which nothing was spent is voided whole, at once. One that was spent whole is voided when its last unit is
 //! free. Of any other the spent part is kept: void and reserve in one chain, at once, and that part is voided when its
 //! last unit is free. Each of these has a name of its own and happens at most once, so a step whose answer was lost is
-//! sent again as it is until it is answered.
+//! sent again as it is until it is answered. Of a slab that a hub has lent, the hub is told how much was spent, and does all that.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use super::slab::Ended;
+use super::slab::{Ended, EndedLoan};
 use super::times::backstop_seconds;
 use crate::limit::LeaseId;
 use crate::retry::backoff;
@@ -38,6 +38,8 @@ pub enum ReturnStep {
     Keep { units: u64, timeout_seconds: NonZeroU32 },
     /// Voids the spent part.
     VoidKept,
+    /// Tells the hub that has lent it.
+    EndLoan { spent: u64, loan: EndedLoan },
 }
 
 /// What the ledger said.
@@ -64,7 +66,7 @@ struct Return<A> {
 impl<A> Return<A> {
     /// Units that nobody spent are on their way back with it.
     fn has_unspent(&self) -> bool {
-        self.stage == Stage::Keep || self.spent == 0
+        self.stage == Stage::Keep || self.spent == 0 || matches!(self.stage, Stage::EndLoan(_))
     }
 }
 
@@ -73,6 +75,7 @@ enum Stage {
     Void,
     Keep,
     VoidKept,
+    EndLoan(EndedLoan),
 }
 
 /// Everything that is to be given back, by the time at which it is due.
@@ -96,9 +99,10 @@ impl<A: Clone> Returns<A> {
     }
 
     pub fn add(&mut self, account: A, ended: Ended, now_ms: u64) {
-        let (stage, due_ms) = match ended.spent {
-            0 => (Stage::Void, now_ms),
-            spent if spent == ended.taken => (Stage::Void, ended.free_at_ms),
+        let (stage, due_ms) = match (ended.loan, ended.spent) {
+            (Some(loan), _) => (Stage::EndLoan(loan), now_ms),
+            (None, 0) => (Stage::Void, now_ms),
+            (None, spent) if spent == ended.taken => (Stage::Void, ended.free_at_ms),
             _ => (Stage::Keep, now_ms),
         };
         let Ended { name, up_to, spent, free_at_ms, .. } = ended;
@@ -136,6 +140,7 @@ impl<A: Clone> Returns<A> {
         let step = match back.stage {
             Stage::Void => ReturnStep::Void,
             Stage::VoidKept => ReturnStep::VoidKept,
+            Stage::EndLoan(loan) => ReturnStep::EndLoan { spent: back.spent, loan },
             Stage::Keep => ReturnStep::Keep {
                 units: back.spent,
                 timeout_seconds: backstop_seconds(back.free_at_ms, now_ms),

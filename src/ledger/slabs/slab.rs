@@ -4,6 +4,7 @@
 //! moment at which it was set aside, so `last_ms` is never earlier than the admission of any unit.
 
 use super::times::Times;
+use crate::ledger::Lender;
 use crate::limit::LeaseId;
 
 /// A slab that units can be taken from, or that waits for those who have set some aside.
@@ -17,11 +18,15 @@ pub struct Slab {
     pub times: Times,
     /// It was asked for as much as there is, which has another name in the ledger.
     pub up_to: bool,
+    /// A hub has lent it, and gives it back to the ledger.
+    pub lender: Option<Lender>,
     pub taken: u64,
     pub left: u64,
     pub aside: u64,
     /// T + L: from then on nothing is handed out of it.
     pub ends_at_ms: u64,
+    /// It ends before its time, so that what is left goes back.
+    pub is_closed: bool,
     /// When the last unit was set aside.
     pub last_ms: u64,
 }
@@ -42,11 +47,27 @@ pub struct Ended {
     pub spent: u64,
     /// When what was spent may come back.
     pub free_at_ms: u64,
+    pub loan: Option<EndedLoan>,
+}
+
+/// What the hub that has lent a slab is told of its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedLoan {
+    pub lender: Lender,
+    /// When the last unit was set aside.
+    pub last_ms: u64,
+    pub tell_within_ms: u64,
 }
 
 impl Slab {
     pub fn is_over(&self, now_ms: u64) -> bool {
         now_ms >= self.ends_at_ms
+    }
+
+    /// From now on nothing is handed out of it.
+    pub fn close(&mut self, now_ms: u64) {
+        self.ends_at_ms = self.ends_at_ms.min(now_ms);
+        self.is_closed = true;
     }
 
     /// As many of `units` as are left. The caller reads the clock afterwards and calls [`Self::stamp`], or puts them
@@ -81,9 +102,12 @@ impl Slab {
         self.aside == 0 && (self.left == 0 || self.is_over(now_ms))
     }
 
-    pub fn end(self) -> Ended {
+    /// `is_wanted`: others wait for what is left of it.
+    pub fn end(self, is_wanted: bool) -> Ended {
         let spent = self.handed_out();
         let free_at_ms = self.times.free_at_ms(self.last_ms);
-        Ended { name: self.name, up_to: self.up_to, taken: self.taken, spent, free_at_ms }
+        let tell_within_ms = if is_wanted { 0 } else { self.times.tell_within_ms() };
+        let loan = self.lender.map(|lender| EndedLoan { lender, last_ms: self.last_ms, tell_within_ms });
+        Ended { name: self.name, up_to: self.up_to, taken: self.taken, spent, free_at_ms, loan }
     }
 }

@@ -21,15 +21,44 @@ const PAUSE_ENDS_EARLIER_MS: u64 = 5;
 const BACKSTOP_SECONDS: u32 = 2;
 const _: () = assert!(BACKSTOP_SECONDS as u64 * 1_000 > LIFE_MS_MAX);
 
+/// What a hub lends goes back as early as a slab of its sidecar's own would: a quarter of a life to lend it, half a life to hand
+/// it out, and a quarter to tell the hub what became of it.
+const LENDS_FOR_PARTS: u64 = 4;
+const LOAN_PARTS: u64 = 2;
+const TELLS_WITHIN_PARTS: u64 = 4;
+
+/// A sidecar that has not told a hub by then what became of a loan, this much later than it should, has spent all of it.
+const OVERDUE_MS: u64 = 250;
+
+/// A hub lends where it is asked for so many slabs of a limit in a life. With fewer, a slab of its own would cost the ledger more than
+/// it saves: each of the sixteen pays for one chain, and four slabs of the hub for three chains each.
+pub const LENDS_FROM: u64 = 16;
+
 /// The times of the slabs of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     pub window_ms: u64,
+    /// L, over which it is counted what slabs are sized by.
+    pub demand_ms: u64,
+    /// How long units are handed out of a slab: L, or less where a hub lends them.
     pub life_ms: u64,
     pub full_ms: u64,
     pub pause_ms_max: u64,
     /// What the ledger is told when a slab is taken.
     pub timeout_seconds: NonZeroU32,
+    /// Only where slabs are not handed out here, but lent.
+    pub loans: Option<LoanTimes>,
+}
+
+/// The times of what a hub lends of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoanTimes {
+    /// For how long a sidecar hands out what it was lent, counted from before it asked.
+    pub loan_ms: u64,
+    /// After the end of a slab: by then everything that was lent of it has been spent, or its sidecar has told.
+    pub overdue_ms: u64,
+    /// So many asks in a life make lending worth it.
+    pub lends_from: u64,
 }
 
 impl Times {
@@ -39,11 +68,27 @@ impl Times {
         let life_ms = (window_ms / LIVES_PER_WINDOW).clamp(LIFE_MS_MIN, LIFE_MS_MAX);
         Some(Self {
             window_ms,
+            demand_ms: life_ms,
             life_ms,
             pause_ms_max: life_ms - PAUSE_ENDS_EARLIER_MS,
             full_ms: (window_ms / FULL_PARTS_PER_WINDOW).clamp(FULL_MS_MIN, FULL_MS_MAX),
             timeout_seconds: window_seconds.checked_add(BACKSTOP_SECONDS)?,
+            loans: None,
         })
+    }
+
+    /// Those of the slabs that a hub lends parts of.
+    pub fn of_lender(window_seconds: NonZeroU32, lends_from: u64) -> Option<Self> {
+        let own = Self::of(window_seconds)?;
+        let loan_ms = own.life_ms / LOAN_PARTS;
+        let overdue_ms = loan_ms + own.tell_within_ms() + OVERDUE_MS;
+        let loans = Some(LoanTimes { loan_ms, overdue_ms, lends_from });
+        Some(Self { life_ms: own.life_ms / LENDS_FOR_PARTS, loans, ..own })
+    }
+
+    /// How long a sidecar may wait before it tells a hub what became of a loan, so that it goes with something else.
+    pub fn tell_within_ms(&self) -> u64 {
+        self.demand_ms / TELLS_WITHIN_PARTS
     }
 
     /// When a unit that was handed out at `last_ms` may be given back. The clock shows whole milliseconds, so the
@@ -86,6 +131,23 @@ mod tests {
             assert_eq!(times.timeout_seconds.get(), window + 2);
         }
         assert_eq!(Times::of(NonZeroU32::MAX), None, "its reservations could not outlast it");
+    }
+
+    #[test]
+    fn what_is_lent_is_back_within_one_life() {
+        for (window, life_ms, lends_for_ms, loan_ms) in
+            [(1, 50, 12, 25), (10, 200, 50, 100), (60, 1_000, 250, 500), (86_400, 1_000, 250, 500)]
+        {
+            let own = times(window);
+            let lender = Times::of_lender(NonZeroU32::new(window).unwrap(), 16).unwrap();
+            let loans = lender.loans.unwrap();
+            assert_eq!((own.life_ms, lender.life_ms, loans.loan_ms), (life_ms, lends_for_ms, loan_ms));
+            assert!(lender.life_ms + loan_ms + own.tell_within_ms() <= life_ms, "{window} s");
+            assert_eq!(Times { life_ms, loans: None, ..lender }, own, "all else is the same");
+            // Asked at T, applied at once, lent in the last millisecond, and handed out in the last one of the loan.
+            let free_at_ms = lender.free_at_ms(lender.life_ms - 1 + loan_ms);
+            assert!(u64::from(lender.timeout_seconds.get()) * 1_000 >= free_at_ms + 1_000);
+        }
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub enum Call {
 pub struct Sent {
     pub hub: usize,
     pub chain: Vec<super::ledger::Transfer>,
+    /// The hub may lend it.
+    pub is_slab: bool,
     /// Its first stream was lost: what exists under its name is its own.
     pub is_second: bool,
 }
@@ -127,6 +129,13 @@ pub struct Clock {
     pub first_reading_us: Option<u64>,
 }
 
+impl Clock {
+    pub fn new(mut rng: fastrand::Rng) -> Self {
+        let offset_us = rng.u64(1_000_000..90_000_000);
+        Self { now_us: 0, offset_us, wall_ms: 0, names: rng, pause: None, first_reading_us: None }
+    }
+}
+
 impl Outside for Clock {
     fn now_ms(&mut self) -> u64 {
         if let Some((readings, us)) = &mut self.pause {
@@ -149,7 +158,7 @@ impl Outside for Clock {
 
 impl Instance {
     pub fn new(plan: &Plan, index: usize, epoch: u32) -> Self {
-        let mut rng = fastrand::Rng::with_seed(plan.seed ^ (index as u64) << 32 ^ u64::from(epoch) << 48);
+        let rng = fastrand::Rng::with_seed(plan.seed ^ (index as u64) << 32 ^ u64::from(epoch) << 48);
         Self {
             core: Core::new(SlabUnits::default()),
             ids: Requests::new(1_000),
@@ -168,14 +177,7 @@ impl Instance {
             waiting_for_id: Vec::new(),
             wakes_at_us: None,
             handed_out: vec![0; plan.limits.len()],
-            clock: Clock {
-                now_us: 0,
-                offset_us: rng.u64(1_000_000..90_000_000),
-                wall_ms: 0,
-                names: rng,
-                pause: None,
-                first_reading_us: None,
-            },
+            clock: Clock::new(rng),
         }
     }
 

@@ -54,6 +54,12 @@ pub enum Outcome {
         index: usize,
         code: Code,
     },
+    /// By this hub, which has not asked the ledger.
+    Lent {
+        hub: usize,
+        units: u64,
+        for_ms: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,8 @@ pub struct Plan {
     pub instances: usize,
     /// Between the instances and the ledger; none: they use it directly.
     pub hubs: usize,
+    /// How many slabs of a limit a hub must be asked for in a life to lend some.
+    pub lends_from: u64,
     pub limits: Vec<LimitPlan>,
     /// Microseconds one way, at most; drawn anew for every message.
     pub latency_us: u64,
@@ -133,13 +135,14 @@ impl Plan {
             }
         }
         events.sort_by_key(|(at_us, _)| *at_us);
-        Self { seed, instances, hubs: 0, limits, latency_us, is_calm, end_us, events }
+        Self { seed, instances, hubs: 0, lends_from: 0, limits, latency_us, is_calm, end_us, events }
     }
 
     /// The same with hubs between the instances and the ledger, and what may happen to those.
     pub fn with_hubs(mut self) -> Self {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ HUBS);
         self.hubs = rng.usize(1..=3);
+        self.lends_from = [0, 1, 2, 4, u64::MAX][rng.usize(0..5)];
         self.is_calm = false;
         for _ in 0..rng.usize(1..=8) {
             draw_hub_fault(&mut rng, &mut self);

@@ -48,7 +48,17 @@ impl Hammered {
         let (window_seconds, capacity) = (self.window_seconds, self.capacity);
         let limits = vec![LimitPlan { window_seconds, capacity, is_exact: false }];
         let (instances, latency_us) = (self.instances, self.latency_us);
-        let plan = Plan { seed, instances, hubs: 0, limits, latency_us, is_calm: true, end_us, events };
+        let plan = Plan {
+            seed,
+            instances,
+            hubs: 0,
+            lends_from: 0,
+            limits,
+            latency_us,
+            is_calm: true,
+            end_us,
+            events,
+        };
         let tally = World::new(&plan, false).run().unwrap_or_else(|failure| panic!("{}", failure.what));
         // Until then it may not be over.
         let from_us = window_us + SECOND / 2;

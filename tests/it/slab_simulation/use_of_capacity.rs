@@ -4,8 +4,14 @@
 use super::plan::{Event, LimitPlan, Plan, SECOND};
 use super::world::World;
 
-/// One limit under overload: `loads` says how many times the whole capacity each instance is asked for.
-fn used(window_seconds: u32, capacity: u64, loads: &[f64], units_max: u64, seed: u64) -> f64 {
+/// One limit under overload: `loads` says how many times the whole capacity each instance is asked for. With hubs, those lend.
+fn used(
+    (window_seconds, capacity): (u32, u64),
+    loads: &[f64],
+    units_max: u64,
+    hubs: usize,
+    seed: u64,
+) -> f64 {
     let mut rng = fastrand::Rng::with_seed(seed);
     let window_us = u64::from(window_seconds) * SECOND;
     let windows = if window_seconds > 10 { 4 } else { 6 };
@@ -31,7 +37,8 @@ fn used(window_seconds: u32, capacity: u64, loads: &[f64], units_max: u64, seed:
     let plan = Plan {
         seed,
         instances: loads.len(),
-        hubs: 0,
+        hubs,
+        lends_from: 0,
         limits,
         latency_us: 1_500,
         is_calm: true,
@@ -62,12 +69,15 @@ fn under_steady_overload_nearly_all_of_a_limit_is_used() {
     for (n, (window_seconds, capacity, least)) in limits.into_iter().enumerate() {
         for (m, loads) in loads.iter().enumerate() {
             let units_max = [1, 3][(n + m) % 2];
-            let used = used(window_seconds, capacity, loads, units_max, 100 + m as u64);
-            let row =
-                format!("{capacity} in {window_seconds} s, {loads:?}, up to {units_max} units: {used:.3}");
-            println!("{row}");
-            if used < least {
-                problems.push(row);
+            for hubs in [0, 1] {
+                let used = used((window_seconds, capacity), loads, units_max, hubs, 100 + m as u64);
+                let row = format!(
+                    "{capacity} in {window_seconds} s, {loads:?}, up to {units_max} units, {hubs} hubs: {used:.3}"
+                );
+                println!("{row}");
+                if used < least {
+                    problems.push(row);
+                }
             }
         }
     }

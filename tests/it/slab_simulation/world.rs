@@ -4,16 +4,18 @@ mod happening;
 mod requests;
 mod answers;
 mod hubs;
+mod lending;
 mod checks;
 
 use std::collections::BTreeMap;
 
+use sluice::ledger::slabs::returns::{Landed, ReturnStep};
 use sluice::limit::LeaseBits;
 
 use self::answers::give_back_chain;
 use self::happening::{AtHub, Happening, who};
 use self::hubs::Hub;
-use super::instance::{Call, Instance, Request};
+use super::instance::{Call, Instance, Request, Sent};
 use super::ledger::{Ledger, Transfer};
 use super::oracle::Oracle;
 use super::plan::{Event, Plan, SECOND};
@@ -53,6 +55,8 @@ pub struct Tally {
     pub full: u64,
     pub refused: u64,
     pub failed: u64,
+    /// Slabs that hubs have lent.
+    pub lent: u64,
     /// When the ledger was asked something, by instance.
     pub asked_us: Vec<Vec<u64>>,
     /// Units by limit, and of those what was admitted after `measured_from_us`.
@@ -79,7 +83,7 @@ impl<'p> World<'p> {
             queue: queue.collect(),
             next: plan.events.len() as u64,
             instances: (0..plan.instances).map(|index| Instance::new(plan, index, 0)).collect(),
-            hubs: vec![Hub::default(); plan.hubs],
+            hubs: (0..plan.hubs).map(|hub| Hub::new(plan, hub, 0)).collect(),
             ledger: Ledger::new(&capacity),
             ledger_paused_until_us: 0,
             lossy: (0, 0),
@@ -149,7 +153,10 @@ impl<'p> World<'p> {
                 Some(index) => (index, self.instances[index].epoch),
                 None => return self.beyond_instances(happening),
             },
-            Happening::Deliver { .. } | Happening::AtHub { .. } => return self.beyond_instances(happening),
+            Happening::Deliver { .. }
+            | Happening::DeliverOwn { .. }
+            | Happening::AtHub { .. }
+            | Happening::Hub { .. } => return self.beyond_instances(happening),
             Happening::Wake { instance, epoch }
             | Happening::Answer { instance, epoch, .. }
             | Happening::TimeOut { instance, epoch, .. }
@@ -192,7 +199,10 @@ impl<'p> World<'p> {
                 let after = instance.waiting.len() + instance.waiting_for_id.len();
                 self.tally.failed += (before - after) as u64;
             }
-            Happening::Deliver { .. } | Happening::AtHub { .. } => {}
+            Happening::Deliver { .. }
+            | Happening::DeliverOwn { .. }
+            | Happening::AtHub { .. }
+            | Happening::Hub { .. } => {}
         }
         self.go_on(index)
     }
@@ -203,6 +213,11 @@ impl<'p> World<'p> {
         while self.instances[index].is_up {
             let instance = &mut self.instances[index];
             let Some((number, give_back)) = instance.core.next_due(&mut instance.clock) else { return };
+            if let ReturnStep::EndLoan { spent, loan } = give_back.step {
+                instance.core.returned(number, Landed::Done, &mut instance.clock, |_| 0);
+                self.tell_loan_end(index, give_back.account, &give_back.name, spent, loan);
+                continue;
+            }
             let chain = give_back_chain(&give_back, instance.capacity[give_back.account]);
             self.note(|| format!("{index} gives back {:?} {:?}", give_back.step, give_back.name));
             self.send(index, Call::GiveBack(number), chain);
@@ -271,6 +286,18 @@ impl<'p> World<'p> {
             Happening::AtHub { instance, epoch, call, via, what } => {
                 self.at_hub(instance, epoch, call, via, what);
             }
+            Happening::Hub { hub, epoch, what } => self.hub_happening(hub, epoch, what)?,
+            Happening::DeliverOwn { hub, epoch, call, chain } => {
+                if self.ledger_paused_until_us > self.now_us {
+                    let until_us = self.ledger_paused_until_us;
+                    self.at(until_us, Happening::DeliverOwn { hub, epoch, call, chain });
+                    return Ok(());
+                }
+                let late_us = self.rng.u64(0..100_000);
+                let outcome = self.ledger.apply(&chain, self.now_us, late_us);
+                self.note(|| format!("ledger: call {call} of hub {hub}: {chain:?}: {outcome:?}"));
+                self.answer_hub(hub, epoch, call, outcome);
+            }
             Happening::Deliver { instance, epoch, call, chain, via } => {
                 if self.ledger_paused_until_us > self.now_us {
                     let until_us = self.ledger_paused_until_us;
@@ -309,13 +336,14 @@ impl<'p> World<'p> {
         // A pause in the middle of what decided this delays it.
         let sent_us = instance.clock.now_us.max(self.now_us);
         let may_be_left = !matches!(call, Call::GiveBack(_));
+        let is_slab = matches!(call, Call::Take { .. });
         instance.calls.insert(number, call);
         if may_be_left {
             instance.left_behind.insert(number, chain.clone());
         }
         self.tally.asked_us[index].push(sent_us);
         if self.plan.hubs > 0 {
-            self.send_to_hub(index, number, chain, false, sent_us);
+            self.send_to_hub(index, number, Sent { hub: 0, chain, is_slab, is_second: false }, sent_us);
         } else if let Some(at_us) = self.travel().map(|at_us| at_us + (sent_us - self.now_us)) {
             self.at(at_us, Happening::Deliver { instance: index, epoch, call: number, chain, via: None });
         }

@@ -33,7 +33,26 @@ pub(crate) fn outcome(outcome: &Outcome, owing: Option<pb::Sample>, samples: Vec
         is_repeat: outcome.is_repeat,
         taken: outcome.taken.to_vec(),
         samples,
+        loan_ms: 0,
     })
+}
+
+/// What a hub has lent.
+pub(crate) fn lent(units: u64, for_ms: u64, samples: Vec<pb::Sample>) -> What {
+    // A loan is half a second at most.
+    let loan_ms = u32::try_from(for_ms).unwrap_or(u32::MAX);
+    What::Outcome(pb::Outcome { taken: vec![units], loan_ms, samples, ..Default::default() })
+}
+
+/// What was lent, if anything was: how many units and for how long. `asked` is how many were asked for.
+pub(crate) fn read_loan(outcome: &pb::Outcome, asked: u64) -> Result<Option<(u64, u64)>, String> {
+    if outcome.loan_ms == 0 {
+        return Ok(None);
+    }
+    match (&outcome.refusal, &outcome.taken[..]) {
+        (None, [units]) if (1..=asked).contains(units) => Ok(Some((*units, u64::from(outcome.loan_ms)))),
+        _ => Err(format!("loan: {asked} were asked for, and {:?} were lent", outcome.taken)),
+    }
 }
 
 /// Of a chain of `count` transfers.

@@ -26,6 +26,12 @@ impl Aside {
     pub fn rests(&self) -> impl Iterator<Item = u64> {
         self.needs.iter().map(|held| held.rest)
     }
+
+    /// The ledger was asked for as much as there is, and gave so much.
+    pub fn took_up_to(&mut self, units: u64) {
+        // One that gave nothing has refused even a single unit.
+        self.needs.iter_mut().for_each(|held| held.rest = units.max(1));
+    }
 }
 
 /// What became of the chain that was asked for.

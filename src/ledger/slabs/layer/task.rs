@@ -1,9 +1,10 @@
 //! What happens beside requests: slabs are asked for, and one task gives back what is due.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::guards::{Returning, Taking};
 use super::{Live, Shared};
@@ -11,8 +12,10 @@ use crate::clock;
 use crate::ledger::restart::restart_on_panic;
 use crate::ledger::slabs::limit::{Ask, Took};
 use crate::ledger::slabs::returns::{GiveBack, Landed, Number, ReturnStep};
+use crate::ledger::slabs::slab::EndedLoan;
 use crate::ledger::{
-    Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Transfer, Verdict,
+    Account, Action, Chain, Hold, Keep, Ledger, LedgerError, LoanEnd, Outcome, Refusal, RefusalCode,
+    SlabTake, Transfer, Verdict,
 };
 use crate::limit::{LimitId, Overage};
 
@@ -62,15 +65,26 @@ pub(super) async fn take<L: Ledger + 'static>(
     let keep = Keep::ForCompletion;
     let chain = Chain { lease: ask.name, keep, transfers: smallvec![Transfer { account, action }] };
     let mut taking = Taking { shared, limit, took: Took::Nothing };
-    taking.took = match taking.shared.ledger.apply(&chain).await {
-        Ok(Outcome { verdict: Verdict::Done, taken, .. }) => {
+    let ledger = &taking.shared.ledger;
+    let answer = match window_seconds(ask.window_ms).filter(|_| taking.shared.may_borrow) {
+        Some(window_seconds) => ledger.take_slab(&chain, window_seconds).await,
+        None => ledger.apply(&chain).await.map(SlabTake::Applied),
+    };
+    taking.took = match answer {
+        Ok(SlabTake::Lent(loan)) => Took::Lent(loan),
+        Ok(SlabTake::Applied(Outcome { verdict: Verdict::Done, taken, .. })) => {
             Took::Units(if ask.up_to { taken.first().copied().unwrap_or(0) } else { ask.amount })
         }
-        Ok(Outcome {
-            verdict: Verdict::Refused(Refusal { code: RefusalCode::ExceedsCredits, .. }), ..
-        }) => Took::Refused,
-        Ok(_) | Err(_) => Took::Nothing,
+        Ok(SlabTake::Applied(Outcome {
+            verdict: Verdict::Refused(Refusal { code: RefusalCode::ExceedsCredits, .. }),
+            ..
+        })) => Took::Refused,
+        Ok(SlabTake::Applied(_)) | Err(_) => Took::Nothing,
     };
+}
+
+fn window_seconds(window_ms: u64) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(window_ms / 1_000).ok()?)
 }
 
 async fn give_back<L: Ledger + 'static>(
@@ -79,15 +93,26 @@ async fn give_back<L: Ledger + 'static>(
     back: GiveBack<Arc<Account>>,
 ) {
     let mut returning = Returning { shared, number, landed: Landed::Failed };
-    returning.landed = landed(&returning.shared.ledger.complete(&chain_of(back)).await);
+    if let ReturnStep::EndLoan { spent, loan } = back.step {
+        let EndedLoan { lender, last_ms, tell_within_ms } = loan;
+        let GiveBack { account, name, .. } = back;
+        let end = LoanEnd { account, name, lender, spent, last_ms, tell_within_ms };
+        returning.shared.ledger.end_loan(end);
+        // A hub that never hears of it takes it for spent.
+        returning.landed = Landed::Done;
+        return;
+    }
+    returning.landed = landed(&returning.shared.ledger.complete(&chain_of(&back)).await);
 }
 
-fn chain_of(back: GiveBack<Arc<Account>>) -> Chain {
+fn chain_of(back: &GiveBack<Arc<Account>>) -> Chain {
     let GiveBack { account, name, up_to, step } = back;
-    let void = if up_to { Action::VoidTaken } else { Action::Void };
-    let one = |action| Transfer { account: Arc::clone(&account), action };
-    let transfers = match step {
+    let void = if *up_to { Action::VoidTaken } else { Action::Void };
+    let one = |action| Transfer { account: Arc::clone(account), action };
+    let transfers = match *step {
         ReturnStep::Void => smallvec![one(void)],
+        // Nothing of it is in the ledger under this name.
+        ReturnStep::EndLoan { .. } => SmallVec::new(),
         ReturnStep::VoidKept => smallvec![one(Action::VoidRereserved)],
         ReturnStep::Keep { units, timeout_seconds } => {
             // Whatever the capacity is now: it is taken from what the account has.
@@ -101,7 +126,7 @@ fn chain_of(back: GiveBack<Arc<Account>>) -> Chain {
             smallvec![one(void), one(Action::Rereserve(hold))]
         }
     };
-    Chain { lease: name, keep: Keep::ForCompletion, transfers }
+    Chain { lease: name.clone(), keep: Keep::ForCompletion, transfers }
 }
 
 fn landed(answer: &Result<Outcome, LedgerError>) -> Landed {

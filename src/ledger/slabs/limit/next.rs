@@ -1,6 +1,7 @@
 //! When the next slab is asked for, how large it is, and who waits for it.
 
-use super::{Ask, Asking, Full, Limit, OPEN_MAX, Outside, Todo, Took, WAITS_MAX};
+use super::{Ask, Asking, Full, Limit, OPEN_AT_HUB_MAX, OPEN_MAX, Outside, Todo, Took, WAITS_MAX};
+use crate::ledger::Lender;
 use crate::ledger::slabs::slab::Slab;
 
 /// A slab is never more than this part of the capacity.
@@ -15,15 +16,18 @@ const TOO_SLOW_LIVES: u64 = 20;
 impl Limit {
     /// The next slab, if it is time to ask for it: when what is left won't last until the answer.
     pub(super) fn next_ask(&mut self, now_ms: u64, outside: &mut impl Outside) -> Option<Ask> {
-        let is_full = now_ms < self.full.until_ms && self.full.from_units <= 1;
-        if self.asking.is_some() || is_full || now_ms < self.no_slab_until_ms || self.open.len() >= OPEN_MAX {
+        let open_max = if self.loans.is_some() { OPEN_AT_HUB_MAX } else { OPEN_MAX };
+        if self.asking.is_some() || self.is_full(now_ms) || now_ms < self.no_slab_until_ms {
+            return None;
+        }
+        if self.open.len() >= open_max || !self.pays_to_lend(now_ms) {
             return None;
         }
         let amount = self.size(now_ms);
         if amount < UNITS_MIN {
             return None;
         }
-        let life_ms = self.rules.times.life_ms;
+        let life_ms = self.slab_ms;
         // Twice what an ask takes, because it may take longer than the last ones.
         let lead_ms = (self.ask_takes_ms * 2 + 1).min(life_ms / 2);
         let lasts = |slab: &&Slab| slab.ends_at_ms > now_ms + lead_ms;
@@ -35,9 +39,17 @@ impl Limit {
         Some(self.ask(amount, up_to, now_ms, outside))
     }
 
-    /// What was admitted here during the last life and a quarter more, but no more than a twentieth of the capacity.
+    /// Whether the ledger had not even one unit a moment ago.
+    pub(super) fn is_full(&self, now_ms: u64) -> bool {
+        now_ms < self.full.until_ms && self.full.from_units <= 1
+    }
+
+    /// What was admitted here during the last life and a quarter more, but no more than a twentieth of the capacity. For a slab that
+    /// is handed out for a part of a life only, as much less.
     fn size(&mut self, now_ms: u64) -> u64 {
-        let admitted = self.demand.during_last_life(now_ms);
+        let admitted = u128::from(self.demand.during_last_life(now_ms));
+        let part = admitted * u128::from(self.slab_ms) / u128::from(self.rules.times.demand_ms);
+        let admitted = u64::try_from(part).unwrap_or(u64::MAX);
         admitted.saturating_add(admitted / 4).min(self.rules.capacity / SLABS_PER_CAPACITY)
     }
 
@@ -56,7 +68,8 @@ impl Limit {
             is_stale: false,
         });
         let capacity = self.rules.capacity;
-        Ask { name, amount, capacity, timeout_seconds: times.timeout_seconds, up_to }
+        let (timeout_seconds, window_ms) = (times.timeout_seconds, times.window_ms);
+        Ask { name, amount, capacity, timeout_seconds, window_ms, up_to }
     }
 
     /// Whether a request that needs `rest` units from the ledger waits for an answer that others have asked for. Near the
@@ -79,7 +92,21 @@ impl Limit {
         let mut todo = Todo { wake: true, ..Todo::default() };
         let Some(asking) = self.asking.take() else { return todo };
         match took {
-            Took::Units(units) => self.open_slab(asking, units, now_ms, &mut todo),
+            Took::Units(units) => {
+                // Less than was asked for means that nothing is left after it.
+                if units < asking.amount {
+                    self.set_full(1, now_ms);
+                } else {
+                    self.full = Full::default();
+                }
+                let life_ms = asking.times.life_ms;
+                self.open_slab(asking, units, (None, life_ms), now_ms, &mut todo);
+            }
+            Took::Lent(loan) => {
+                self.full = Full::default();
+                let life_ms = loan.for_ms.min(asking.times.life_ms);
+                self.open_slab(asking, loan.units, (Some(loan.lender), life_ms), now_ms, &mut todo);
+            }
             Took::Refused => {
                 self.set_full(asking.amount, now_ms);
                 // So much does not fit; what does fit is taken.
@@ -92,28 +119,32 @@ impl Limit {
         todo
     }
 
-    fn open_slab(&mut self, asking: Asking, units: u64, now_ms: u64, todo: &mut Todo) {
+    fn open_slab(
+        &mut self,
+        asking: Asking,
+        units: u64,
+        (lender, life_ms): (Option<Lender>, u64),
+        now_ms: u64,
+        todo: &mut Todo,
+    ) {
         let took_ms = now_ms.saturating_sub(asking.asked_at_ms).min(asking.times.life_ms);
         self.ask_takes_ms = (self.ask_takes_ms * 3 + took_ms).div_ceil(4);
-        // Less than was asked for means that nothing is left after it.
-        if units < asking.amount {
-            self.set_full(1, now_ms);
-        } else {
-            self.full = Full::default();
-        }
         if units == 0 {
             return;
         }
-        let ends_at_ms = asking.asked_at_ms + asking.times.life_ms;
+        self.slab_ms = life_ms;
+        let ends_at_ms = asking.asked_at_ms + life_ms;
         let slab = Slab {
             serial: self.next_serial,
             name: asking.name,
             times: asking.times,
             up_to: asking.up_to,
+            lender,
             taken: units,
             left: units,
             aside: 0,
             ends_at_ms: if asking.is_stale { now_ms } else { ends_at_ms },
+            is_closed: asking.is_stale,
             last_ms: asking.asked_at_ms,
         };
         if !asking.is_stale && slab.is_over(now_ms) {

@@ -3,9 +3,10 @@
 use sluice::ledger::slabs::core::{Asks, Settled};
 use sluice::ledger::slabs::limit::Took;
 use sluice::ledger::slabs::returns::{GiveBack, Landed, ReturnStep};
+use sluice::ledger::{Lender, Loan};
 
 use super::{Happening, World};
-use crate::slab_simulation::instance::{Call, limit_id};
+use crate::slab_simulation::instance::{Call, Sent, limit_id};
 use crate::slab_simulation::ledger::{Action, Code, Label, Outcome, Transfer};
 
 impl World<'_> {
@@ -16,11 +17,18 @@ impl World<'_> {
         let outcome = if is_second { of_first_sending(outcome) } else { outcome };
         let Some(call) = instance.calls.remove(&number) else {
             // Its caller has left: the layer below gives it back.
-            if let (Some(chain), Outcome::Done { .. }) = (left_behind, outcome) {
-                self.void_left_behind(index, chain);
+            match (left_behind, outcome) {
+                (Some(chain), Outcome::Done { .. }) => self.void_left_behind(index, chain),
+                (Some(chain), Outcome::Lent { hub, .. }) => self.loan_left_behind(index, hub, &chain[0]),
+                _ => {}
             }
             return Ok(());
         };
+        if let (true, Outcome::Lent { .. }, Some(chain)) = (is_second, &outcome, left_behind) {
+            // The sending that was lost may have been applied.
+            self.void_left_behind(index, chain);
+        }
+        let instance = &mut self.instances[index];
         match call {
             Call::GiveBack(back) => {
                 let landed = match outcome {
@@ -29,7 +37,7 @@ impl World<'_> {
                         return Err(format!("instance {index} gave back what was never there: {outcome:?}"));
                     }
                     Outcome::Refused { code: Code::Expired, .. } => Landed::Gone,
-                    Outcome::Refused { .. } => {
+                    Outcome::Refused { .. } | Outcome::Lent { .. } => {
                         return Err(format!("instance {index} gave back in vain: {outcome:?}"));
                     }
                 };
@@ -38,6 +46,9 @@ impl World<'_> {
             Call::Take { limit, up_to } => {
                 let took = match outcome {
                     Outcome::Done { took, .. } => Took::Units(took[0]),
+                    Outcome::Lent { hub, units, for_ms } => {
+                        Took::Lent(Loan { units, for_ms, lender: Lender(hub as u32) })
+                    }
                     Outcome::Refused { code: Code::ExceedsCredits, .. } if !up_to => Took::Refused,
                     Outcome::Refused { code: Code::LimitDecreasing, .. } => Took::Nothing,
                     // Names are fresh, so an answer that says otherwise would be believed.
@@ -71,6 +82,7 @@ impl World<'_> {
                         self.end_id(index, &request, Some(false));
                     }
                     Outcome::DoneBefore { .. } => return Err("two requests had one name".to_owned()),
+                    Outcome::Lent { .. } => return Err("a request was lent something".to_owned()),
                 }
             }
         }
@@ -106,7 +118,8 @@ impl World<'_> {
             let call = self.next;
             let chain = vec![Transfer { action: void, ..transfer }];
             if self.plan.hubs > 0 {
-                self.send_to_hub(index, call, chain, false, self.now_us);
+                let sent = Sent { hub: 0, chain, is_slab: false, is_second: false };
+                self.send_to_hub(index, call, sent, self.now_us);
             } else if let Some(at_us) = self.travel() {
                 self.at(at_us, Happening::Deliver { instance: index, epoch, call, chain, via: None });
             }
@@ -130,6 +143,7 @@ pub fn give_back_chain(back: &GiveBack<usize>, capacity: u64) -> Vec<Transfer> {
     let void = one(Action::Void { label: Label::Void, target: Label::Reserve });
     match back.step {
         ReturnStep::Void => vec![void],
+        ReturnStep::EndLoan { .. } => unreachable!("a hub gives back what it has lent"),
         ReturnStep::VoidKept => vec![one(Action::Void { label: Label::VoidKept, target: Label::Kept })],
         ReturnStep::Keep { units, timeout_seconds } => {
             let (label, seconds) = (Label::Kept, timeout_seconds.get());

@@ -33,6 +33,11 @@ impl World<'_> {
                 return Err(format!("instance {index} still holds slabs"));
             }
         }
+        for (hub, there) in self.hubs.iter().enumerate().filter(|(_, there)| there.is_up) {
+            if !there.lender.core.is_settled() || there.lender.core.loans() > 0 {
+                return Err(format!("hub {hub} still has slabs to lend"));
+            }
+        }
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! What can happen in the world, and to whom.
 
+use sluice::limit::LeaseBits;
+
 use super::hubs::Via;
 use crate::slab_simulation::ledger::{Outcome, Transfer};
 use crate::slab_simulation::plan::Event;
@@ -24,6 +26,18 @@ pub enum Happening {
         call: u64,
         via: Via,
         what: AtHub,
+    },
+    Hub {
+        hub: usize,
+        epoch: u32,
+        what: HubHappening,
+    },
+    /// The ledger gets something that a hub asks for itself.
+    DeliverOwn {
+        hub: usize,
+        epoch: u32,
+        call: u64,
+        chain: Vec<Transfer>,
     },
     /// An instance notices that a stream is lost, or has a new one.
     StreamLost {
@@ -56,8 +70,32 @@ pub enum Happening {
 }
 
 pub enum AtHub {
-    Asked(Vec<Transfer>),
+    /// Its one transfer may take a slab.
+    Asked {
+        chain: Vec<Transfer>,
+        is_slab: bool,
+    },
     Done(Outcome),
+}
+
+/// What happens at a hub that has nothing to do with one ask of an instance.
+pub enum HubHappening {
+    /// Something is due.
+    Wake,
+    /// The ledger has answered what the hub has asked for itself, or has not.
+    Answer {
+        call: u64,
+        outcome: Outcome,
+    },
+    TimeOut {
+        call: u64,
+    },
+    LoanEnd {
+        limit: usize,
+        name: LeaseBits,
+        spent: u64,
+        last_ago_ms: u64,
+    },
 }
 
 /// The instance to which it happens; nobody if it happens to the ledger, the network or a hub.

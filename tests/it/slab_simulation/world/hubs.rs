@@ -3,36 +3,36 @@
 //! An instance knows of a hub only what its stream says. What a stream that is lost had not answered is sent once more to
 //! another hub under the same name; what its caller has left is given back there.
 
+use super::lending::{Asker, Lender};
 use super::{AtHub, Happening, World};
 use crate::slab_simulation::instance::Sent;
 use crate::slab_simulation::ledger::{Outcome, Transfer};
-use crate::slab_simulation::plan::Event;
+use crate::slab_simulation::plan::{Event, Plan};
 
 /// A stream on which nothing comes for so long is given up.
 const SILENT_US: u64 = 2_000_000;
 
 /// A hub and the ledger are close to each other.
-const HOP_US: u64 = 2_000;
+pub(super) const HOP_US: u64 = 2_000;
 
-#[derive(Debug, Clone)]
 pub struct Hub {
     pub is_up: bool,
     /// Counts its lives.
-    epoch: u32,
-    paused_until_us: u64,
+    pub(super) epoch: u32,
+    pub(super) paused_until_us: u64,
     /// By instance: until when nothing passes to it, and from it.
     cuts: Vec<(usize, u64, u64)>,
-}
-
-impl Default for Hub {
-    fn default() -> Self {
-        Self { is_up: true, epoch: 0, paused_until_us: 0, cuts: Vec::new() }
-    }
+    pub(super) lender: Lender,
 }
 
 impl Hub {
+    pub fn new(plan: &Plan, hub: usize, epoch: u32) -> Self {
+        let lender = Lender::new(plan, hub, epoch);
+        Self { is_up: true, epoch, paused_until_us: 0, cuts: Vec::new(), lender }
+    }
+
     /// Until when what an instance sends, and what it is sent, doesn't arrive.
-    fn cut_until_us(&self, instance: usize) -> (u64, u64) {
+    pub(super) fn cut_until_us(&self, instance: usize) -> (u64, u64) {
         let cuts = self.cuts.iter().filter(|(other, ..)| *other == instance);
         cuts.fold((0, 0), |(to, from), (_, to_us, from_us)| (to.max(*to_us), from.max(*from_us)))
     }
@@ -41,34 +41,27 @@ impl Hub {
 /// By which hub, in which of its lives, and by which stream to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Via {
-    hub: usize,
+    pub(super) hub: usize,
     epoch: u32,
     stream: u32,
 }
 
 impl World<'_> {
     /// To the home of its first limit among the hubs that are there. If none is, nobody hears of it.
-    pub(super) fn send_to_hub(
-        &mut self,
-        index: usize,
-        call: u64,
-        chain: Vec<Transfer>,
-        is_second: bool,
-        sent_us: u64,
-    ) {
+    pub(super) fn send_to_hub(&mut self, index: usize, call: u64, sent: Sent, sent_us: u64) {
         let instance = &mut self.instances[index];
         let there: Vec<usize> = (0..self.plan.hubs).filter(|hub| !instance.streams[*hub].is_lost).collect();
         if there.is_empty() {
             return;
         }
-        let hub = there[chain[0].limit % there.len()];
-        instance.sent.insert(call, Sent { hub, chain: chain.clone(), is_second });
+        let hub = there[sent.chain[0].limit % there.len()];
+        let what = AtHub::Asked { chain: sent.chain.clone(), is_slab: sent.is_slab };
+        instance.sent.insert(call, Sent { hub, ..sent });
         let via = Via { hub, epoch: self.hubs[hub].epoch, stream: instance.streams[hub].number };
         let epoch = instance.epoch;
         let cut_until_us = self.hubs[hub].cut_until_us(index).0;
         if let Some(at_us) = self.travel() {
             let at_us = (at_us + (sent_us - self.now_us)).max(cut_until_us);
-            let what = AtHub::Asked(chain);
             self.at(at_us, Happening::AtHub { instance: index, epoch, call, via, what });
         }
     }
@@ -82,12 +75,12 @@ impl World<'_> {
             let until_us = hub.paused_until_us;
             return self.at(until_us, Happening::AtHub { instance, epoch, call, via, what });
         }
+        let asker = Asker { instance, epoch, call, via };
         match what {
-            AtHub::Asked(chain) => {
-                let at_us = self.now_us + self.rng.u64(50..HOP_US);
-                self.at(at_us, Happening::Deliver { instance, epoch, call, chain, via: Some(via) });
-            }
+            AtHub::Asked { chain, is_slab: false } => self.deliver(asker, chain),
+            AtHub::Asked { chain, is_slab: true } => self.lend(asker, chain, 0, self.now_us),
             AtHub::Done(outcome) => {
+                self.settle_lender(asker, &outcome);
                 let is_of_this_stream = self.is_heard(instance, via);
                 let cut_until_us = self.hubs[via.hub].cut_until_us(instance).1;
                 if let Some(at_us) = self.travel().filter(|_| is_of_this_stream) {
@@ -100,6 +93,13 @@ impl World<'_> {
                 }
             }
         }
+    }
+
+    /// The hub asks the ledger.
+    pub(super) fn deliver(&mut self, asker: Asker, chain: Vec<Transfer>) {
+        let Asker { instance, epoch, call, via } = asker;
+        let at_us = self.now_us + self.rng.u64(50..HOP_US);
+        self.at(at_us, Happening::Deliver { instance, epoch, call, chain, via: Some(via) });
     }
 
     /// Whether the instance still listens to that stream.
@@ -124,7 +124,7 @@ impl World<'_> {
                 }
             }
             Event::HubStart { hub } if !self.hubs[hub].is_up => {
-                self.hubs[hub] = Hub { epoch: self.hubs[hub].epoch, ..Hub::default() };
+                self.hubs[hub] = Hub::new(self.plan, hub, self.hubs[hub].epoch);
             }
             Event::HubPause { hub, us } => {
                 self.hubs[hub].paused_until_us = self.now_us + us;
@@ -175,7 +175,7 @@ impl World<'_> {
             let instance = &mut self.instances[index];
             if instance.calls.contains_key(&call) {
                 if !sent.is_second {
-                    self.send_to_hub(index, call, sent.chain, true, self.now_us);
+                    self.send_to_hub(index, call, Sent { is_second: true, ..sent }, self.now_us);
                 }
             } else if let Some(chain) = instance.left_behind.remove(&call) {
                 // Its caller has left, and nobody else knows its name.
