@@ -51,10 +51,10 @@ impl Table {
             self.target(name, "<= 0.40", hub - direct, |n| n <= 0.4);
         }
         drop((direct, sidecar));
-        self.fleet_row(&hub, &hub_uri);
+        self.fleet_row(&hub, &hub_uri, &tigerbeetle);
     }
 
-    fn fleet_row(&mut self, hub: &Server, hub_uri: &str) {
+    fn fleet_row(&mut self, hub: &Server, hub_uri: &str, tigerbeetle: &TigerBeetle) {
         let before = hub.process.usage().cpu_seconds;
         sleep(Duration::from_secs(FLEET_SECONDS));
         let alone = (hub.process.usage().cpu_seconds - before) / FLEET_SECONDS as f64;
@@ -71,10 +71,17 @@ impl Table {
             burst.store(at_once, Ordering::Relaxed);
             sleep(STEADY_AFTER);
             let before = (answers.load(Ordering::Relaxed), hub.process.usage().cpu_seconds);
+            let ledger_before = tigerbeetle.process.usage();
             sleep(Duration::from_secs(FLEET_SECONDS));
             let usage = hub.process.usage();
             let per_second = (answers.load(Ordering::Relaxed) - before.0) as f64 / FLEET_SECONDS as f64;
             let of_a_core = (usage.cpu_seconds - before.1) / FLEET_SECONDS as f64;
+            let ledger = tigerbeetle.process.usage();
+            println!(
+                "meanwhile TigerBeetle takes {:.2} % of a core and writes {:.0} kB/s",
+                (ledger.cpu_seconds - ledger_before.cpu_seconds) / FLEET_SECONDS as f64 * 100.0,
+                (ledger.written_bytes - ledger_before.written_bytes) as f64 / FLEET_SECONDS as f64 / 1e3
+            );
             println!(
                 "{SIDECARS} sidecars answer {per_second:.0}/s from slabs of one limit: the hub takes {:.2} % of a core and \
                  {} MB; alone it takes {:.2} %",

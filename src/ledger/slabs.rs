@@ -3,7 +3,7 @@
 //! * [`core`] is the whole of one instance: a request in, what it gets and what must be asked of the ledger out. It does
 //!   no I/O. [`limit`] is one limit of it, [`slab`] one slab, [`returns`] what is given back, [`requests`] the ids that
 //!   were seen, [`times`], [`demand`] and [`pace`] the arithmetic.
-//! * [`Slabs`] is the layer that the server runs: the core with a clock, tasks and a ledger below.
+//! * [`Slabs`] is the layer that the server runs: the core with a clock, tasks and a ledger below. [`Lending`] is the same for a hub.
 //! * `tests/it/slab_simulation.rs` drives the same core through faults on virtual time.
 //!
 //! # Why no window sees more than the capacity
@@ -38,6 +38,36 @@
 //!    applied first, the others find its name and change nothing.
 //! 4. *The void of what was spent*, whole or kept. It is sent when the clock shows at least the last hand-out + W + 1 ms;
 //!    the last millisecond is there because the clock shows whole ones.
+//!
+//! # What a hub lends
+//!
+//! Many sidecars that take slabs of one limit through a hub get parts of slabs that the hub has taken: loans ([`Lending`]). The hub
+//! hands out nothing of those slabs; a sidecar hands out a loan as if it were a slab of its own that lives for l, half of L. What must hold
+//! is the same, where c is a hand-out at a sidecar and T the hub's clock before it asked for the slab.
+//!
+//! **Held from c.** The hub lends only of slabs whose take was answered.
+//!
+//! **Held until c + W.** The sidecar reads its clock before it asks for the loan, and hands out nothing of it l after that. The hub
+//! reads its own clock, at H, when the ask has come. So c < H + l. Of the four things that can end what the ledger holds:
+//!
+//! 1. *The timeout of the take.* A slab is lent from for a quarter of L, so H < T + L / 4, and c + W < T + L / 4 + L / 2 + W. L is at most
+//!    1 s, so that is at least 1.25 s before the timeout.
+//! 2. and 3. *The void, and the chain that keeps the spent part.* What is lent is aside, so a slab has ended only when every loan
+//!    of it is over: its sidecar has told how much it has spent, or was taken to have spent all. A sidecar tells when its slab has ended,
+//!    so what it says is final.
+//! 4. *The void of what was spent*, one window after the last hand-out that the hub knows of. For a loan of which nothing was told,
+//!    that is H + l. A sidecar that tells says how long ago its last hand-out was, by its own clock, when it sends that. The message takes
+//!    a while, so on the hub's clock the hand-out was at least as long ago when it comes; two milliseconds are added because both
+//!    clocks show whole ones.
+//!
+//! Everything is back within L of T, as if the sidecar had taken the slab: L / 4 to lend, L / 2 to hand out, L / 4 to tell.
+//! A hub may not borrow from another hub what it lends: that one would take it for spent too early.
+//!
+//! What can go wrong with loans, beside what can with slabs: *an ask or an answer that is late* makes the loan shorter, because the sidecar
+//! counts from before it asked. *An answer that is lost* leaves a loan that nobody knows of; it is overdue in the end, and counts as
+//! spent. *A message that is lost* the same. *An ask that is sent twice* gets the same loan, or a second one beside the first. *A hub
+//! that crashes* gives nothing back; the ledger's timeout does, after the last loan has ended. Another hub, or the next process, knows none of its loans and ignores what
+//! it hears of them.
 //!
 //! # What can go wrong
 //!

@@ -190,3 +190,6 @@ impl Limit {
         self.loans.as_ref().map_or(0, |loans| loans.open.len())
     }
 }
+
+#[cfg(test)]
+mod tests;

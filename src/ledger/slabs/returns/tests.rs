@@ -3,7 +3,7 @@
 use super::*;
 
 fn ended(taken: u64, spent: u64, free_at_ms: u64) -> Ended {
-    Ended { name: LeaseId::fresh(1, u128::from(taken)), up_to: false, taken, spent, free_at_ms }
+    Ended { name: LeaseId::fresh(1, u128::from(taken)), up_to: false, taken, spent, free_at_ms, loan: None }
 }
 
 fn step(returns: &mut Returns<&'static str>, now_ms: u64) -> Option<(Number, ReturnStep)> {
