@@ -95,6 +95,8 @@ mod hub_faults;
 #[cfg(feature = "tigerbeetle")]
 mod hub_fleet;
 mod hub_hostile;
+#[cfg(feature = "tigerbeetle")]
+mod hub_lending;
 mod hub_line;
 mod hub_peers;
 #[cfg(feature = "tigerbeetle")]

@@ -11,7 +11,13 @@ use crate::limit::LimitKey;
 
 /// A layer that asks for a slab of 50 units, and its limit.
 fn asking() -> (Arc<Shared<Memory>>, Need<Arc<Account>>) {
-    let shared = Arc::new(Shared::new(Memory::default(), true, Duration::from_secs(1), Arc::default(), Default::default()));
+    let shared = Arc::new(Shared::new(
+        Memory::default(),
+        true,
+        Duration::from_secs(1),
+        Arc::default(),
+        Default::default(),
+    ));
     let account = Arc::new(Account::new(LimitKey::new("a")));
     let times = Times::of(NonZeroU32::new(60).unwrap()).unwrap();
     let need = Need { limit: account.id, account, units: 40, rules: Rules { capacity: 1_000, times } };
