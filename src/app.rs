@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::hub::{HubPort, HubSocket, instance_name};
-use self::ledger::{Opening, layered, lending};
+use self::ledger::{Opening, layered};
 use crate::activity::Activity;
 use crate::admin::{Admin, Gate, Part};
 use crate::admission::Admission;
@@ -198,10 +198,8 @@ impl App {
             Ok::<(), String>(())
         });
         tasks.run_forever("the certificates", Arc::clone(&certificates).keep_current());
-        let hub_port = hub_socket.map(|socket| {
-            let lending = lending(&backend, &settings.ledger, &service.metrics);
-            socket.serve(backend, lending, Arc::clone(&service), shares.hub, &tasks)
-        });
+        let hub_port = hub_socket
+            .map(|socket| socket.serve(backend, &settings.ledger, Arc::clone(&service), shares.hub, &tasks));
         let hub = hub_port.as_ref().map(HubPort::hub);
         let admin_state = Admin::new(Arc::clone(&service), Arc::clone(&control), certificates, hub);
         for (listener, part) in admin_listeners {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::ledger::lending;
 use super::{StartError, bind, token_of};
 use crate::config::settings;
 use crate::config::settings::secret::check_hub_exposure;
 use crate::config::settings::value::Listen;
 use crate::hub::{self, Hub};
-use crate::ledger::{Backend, Lending, Rotation};
+use crate::ledger::{Backend, Rotation};
 use crate::listen::Listener;
 use crate::listen::token::Token;
 use crate::service::Service;
@@ -56,12 +57,13 @@ impl HubSocket {
     pub(super) fn serve(
         self,
         ledger: Arc<Rotation<Backend>>,
-        lending: Lending<Arc<Rotation<Backend>>>,
+        settings: &settings::Ledger,
         service: Arc<Service>,
         connections_max: usize,
         tasks: &Tasks,
     ) -> HubPort {
         let Self { listener, address, token } = self;
+        let lending = lending(&ledger, settings, &service.metrics);
         let port = hub::port(connections_max, &service.metrics);
         let hub = Hub::new(ledger, lending, service, instance_name(&address.port().to_string()), token);
         let stop = CancellationToken::new();

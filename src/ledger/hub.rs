@@ -13,6 +13,7 @@ mod lowering;
 pub mod pb;
 mod peer;
 mod sampler;
+mod sending;
 mod shared;
 mod stream;
 pub(crate) mod wire;
@@ -32,11 +33,11 @@ pub use self::line::FleetLine;
 use self::pb::answer::What as Answer;
 use self::pb::ask::What as Ask;
 use self::peer::Peer;
+use self::sending::{Manner, applied};
 use self::shared::Shared;
-use super::account::Decrease;
 use super::{
-    Account, Action, Balance, CapacityEvent, Chain, Ledger, LedgerError, Lender, Loan, LoanEnd, Outcome,
-    Refusal, RefusalCode, Schedule, SlabHeld, SlabTake, Transfer, Verdict, Want,
+    Account, Balance, CapacityEvent, Chain, Ledger, LedgerError, LoanEnd, Outcome, Schedule, SlabHeld,
+    SlabTake, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
@@ -113,53 +114,6 @@ impl Hub {
         Self { shared: Arc::clone(&self.shared), closing: self.closing.clone(), tasks: self.tasks.clone() }
     }
 
-    async fn send(&self, chain: &Chain, manner: Manner) -> Result<SlabTake, LedgerError> {
-        let done = SlabTake::Applied(Outcome::bare(Verdict::Done));
-        let Some(first) = chain.transfers.first() else { return Ok(done) };
-        let timeout = self.shared.options.timeout;
-        let what = || match manner {
-            Manner::Apply => Ask::Apply(wire::chain(chain)),
-            Manner::TakeSlab(window_seconds) => Ask::Apply(wire::slab_chain(chain, window_seconds)),
-            Manner::Complete => Ask::Complete(wire::chain(chain)),
-        };
-        let answered = if manner == Manner::Complete {
-            self.ask(first.account.id, what, None, timeout.max(COMPLETION_TIMEOUT)).await?
-        } else {
-            self.ask(first.account.id, what, Some(chain), timeout).await?
-        };
-        let (was_lost, at) = (answered.was_lost, answered.at);
-        let Answer::Outcome(mut outcome) = answered.expect()? else { return Err(unexpected()) };
-        self.shared.note_debts(chain, &outcome);
-        let samples = std::mem::take(&mut outcome.samples);
-        let asked = amount_of(first.action);
-        let loan = wire::read_loan(&outcome, asked).map_err(LedgerError::Unavailable)?;
-        let outcome =
-            wire::read_outcome(&outcome, chain.transfers.len()).map_err(LedgerError::Unavailable)?;
-        if outcome.verdict == Verdict::Done && manner != Manner::Complete {
-            note_samples(chain, &outcome, &samples);
-        }
-        if let Some((units, for_ms)) = loan {
-            let lender = Lender(u32::try_from(at).unwrap_or(u32::MAX));
-            return Ok(SlabTake::Lent(Loan { units, for_ms, lender }));
-        }
-        Ok(SlabTake::Applied(if was_lost { of_first_sending(outcome, chain) } else { outcome }))
-    }
-
-    /// Takes notice of what a chain that a caller waited for has told of its limits.
-    fn note_applied(&self, chain: &Chain, verdict: Verdict) {
-        Decrease::note(chain, verdict, clock::monotonic_ms());
-        for (index, Transfer { account, action }) in chain.transfers.iter().enumerate() {
-            let (Action::Reserve(hold) | Action::TakeUpTo(hold)) = action else { continue };
-            let want = self.shared.touch_hold(account, hold);
-            if let Verdict::Refused(refusal) = verdict
-                && refusal.code == RefusalCode::LimitDecreasing
-                && refusal.index == index
-            {
-                self.shared.lowering.begin(want);
-            }
-        }
-    }
-
     /// Returns when every hub that is there has heard which loans are over.
     async fn tell_loan_ends(&self) {
         let there = self.shared.peers.iter().filter(|peer| peer.is_there());
@@ -195,57 +149,6 @@ const WANTS_PER_ASK: usize = 256;
 
 fn unexpected() -> LedgerError {
     LedgerError::Unavailable("the hub answered something else than it was asked".to_owned())
-}
-
-/// What is left of the limits that a chain took from. Where a hub says nothing of one, what was taken is not free any more.
-fn note_samples(chain: &Chain, outcome: &Outcome, samples: &[pb::Sample]) {
-    let now_ms = clock::monotonic_ms();
-    let mut samples = samples.iter();
-    for (account, amount) in chain.amounts_taken(&outcome.taken) {
-        let sample = &account.behind_hub().sample;
-        match samples.next().and_then(|sample| sample.available) {
-            Some(available) => sample.told(available, now_ms),
-            None => sample.spend(amount),
-        }
-    }
-}
-
-/// What the answer to a second sending says about the first one, whose answer was lost. If the transfers exist, they are taken to be from
-/// the first sending, and so this sidecar's. If they are not, too much is counted for a while, never too little.
-fn of_first_sending(mut outcome: Outcome, chain: &Chain) -> Outcome {
-    outcome.is_repeat = false;
-    if let Verdict::Refused(Refusal { code, .. }) = &mut outcome.verdict
-        && *code == RefusalCode::IdAlreadyFailed
-        && !chain.keep.is_named()
-        && chain.can_be_given_back()
-    {
-        *code = RefusalCode::ExceedsCredits;
-    }
-    outcome
-}
-
-/// How a chain is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    Apply,
-    /// Of a limit with this window.
-    TakeSlab(NonZeroU32),
-    Complete,
-}
-
-fn amount_of(action: Action) -> u64 {
-    match action {
-        Action::Reserve(hold) | Action::TakeUpTo(hold) => hold.amount,
-        _ => 0,
-    }
-}
-
-/// Only a slab is lent.
-fn applied(take: SlabTake) -> Result<Outcome, LedgerError> {
-    match take {
-        SlabTake::Applied(outcome) => Ok(outcome),
-        SlabTake::Lent(_) => Err(unexpected()),
-    }
 }
 
 impl Ledger for Hub {

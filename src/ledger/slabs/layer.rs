@@ -6,6 +6,7 @@
 mod chain;
 mod guards;
 mod lending;
+mod outside;
 mod task;
 
 use std::num::NonZeroU32;
@@ -21,7 +22,8 @@ use tokio_util::task::TaskTracker;
 use self::chain::{Split, is_final};
 use self::guards::{EndId, PutBack};
 pub use self::lending::{Lending, Lent};
-use super::core::{Aside, Asks, Core, Decision, Notifier, Settled};
+use self::outside::{Live, WatchNotifier};
+use super::core::{Aside, Asks, Core, Decision, Settled};
 use super::limit::{Outside, Shown};
 use super::requests::{IDS_MAX, RequestState, Requests};
 use crate::clock;
@@ -29,7 +31,7 @@ use crate::ledger::{
     Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
     Verdict, Want,
 };
-use crate::limit::{LeaseId, LimitSpec};
+use crate::limit::LimitSpec;
 use crate::telemetry::{Metrics, SlabUnits};
 
 /// A ledger that answers for hot limits by itself.
@@ -66,37 +68,6 @@ enum NextStep {
     Wait(watch::Receiver<()>),
     /// The ledger has to be asked for what slabs don't have.
     Ask(Aside),
-}
-
-/// The real clock and real names; simulations have others.
-struct Live;
-
-impl Outside for Live {
-    fn now_ms(&mut self) -> u64 {
-        clock::monotonic_ms()
-    }
-
-    fn fresh_name(&mut self) -> LeaseId {
-        LeaseId::fresh(clock::unix_ms(), fastrand::u128(..))
-    }
-}
-
-/// Those who wait for a limit; made when the first one does.
-#[derive(Debug, Default)]
-struct WatchNotifier(Option<watch::Sender<()>>);
-
-impl Notifier for WatchNotifier {
-    type Subscription = watch::Receiver<()>;
-
-    fn subscribe(&mut self) -> Self::Subscription {
-        self.0.get_or_insert_with(|| watch::Sender::new(())).subscribe()
-    }
-
-    fn notify(&mut self) {
-        if let Some(sender) = &self.0 {
-            sender.send_replace(());
-        }
-    }
 }
 
 /// How long the end of the process waits for slabs that are still asked for, and for unspent units to be given back.

@@ -10,6 +10,8 @@ pub struct Plan {
     pub hubs: usize,
     /// How many slabs of a limit a hub must be asked for in a life to lend some.
     pub lends_from: u64,
+    /// Of a thousand ends of loans so many are never told.
+    pub untold_per_mille: u32,
     pub limits: Vec<LimitPlan>,
     /// Microseconds one way, at most; drawn anew for every message.
     pub latency_us: u64,
@@ -135,14 +137,26 @@ impl Plan {
             }
         }
         events.sort_by_key(|(at_us, _)| *at_us);
-        Self { seed, instances, hubs: 0, lends_from: 0, limits, latency_us, is_calm, end_us, events }
+        Self {
+            seed,
+            instances,
+            hubs: 0,
+            lends_from: 0,
+            untold_per_mille: 0,
+            limits,
+            latency_us,
+            is_calm,
+            end_us,
+            events,
+        }
     }
 
     /// The same with hubs between the instances and the ledger, and what may happen to those.
     pub fn with_hubs(mut self) -> Self {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ HUBS);
         self.hubs = rng.usize(1..=3);
-        self.lends_from = [0, 1, 2, 4, u64::MAX][rng.usize(0..5)];
+        self.lends_from = [0, 0, 1, 2, 4, u64::MAX][rng.usize(0..6)];
+        self.untold_per_mille = [0, 0, 50, 600][rng.usize(0..4)];
         self.is_calm = false;
         for _ in 0..rng.usize(1..=8) {
             draw_hub_fault(&mut rng, &mut self);

@@ -53,6 +53,7 @@ impl Hammered {
             instances,
             hubs: 0,
             lends_from: 0,
+            untold_per_mille: 0,
             limits,
             latency_us,
             is_calm: true,

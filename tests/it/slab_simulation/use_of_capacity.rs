@@ -39,6 +39,7 @@ fn used(
         instances: loads.len(),
         hubs,
         lends_from: 0,
+        untold_per_mille: 0,
         limits,
         latency_us: 1_500,
         is_calm: true,

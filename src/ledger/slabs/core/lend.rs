@@ -14,6 +14,10 @@ const LOANS_MAX: usize = 1 << 18;
 
 /// What a sidecar gets that asks for a slab.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives for one step of an ask, and a box would be an allocation"
+)]
 pub enum LendDecision<W> {
     Lent {
         units: u64,

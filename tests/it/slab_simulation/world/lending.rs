@@ -283,6 +283,10 @@ impl World<'_> {
         loan: EndedLoan,
     ) {
         let hub = loan.lender.0 as usize;
+        if self.rng.u32(0..1_000) < self.plan.untold_per_mille {
+            return self
+                .note(|| format!("{index} never tells hub {hub} of a loan, of which {spent} were spent"));
+        }
         let wait_us = self.rng.u64(0..=loan.tell_within_ms * 1_000);
         let clock = &mut self.instances[index].clock;
         let last_ago_ms = (clock.now_ms() + wait_us / 1_000).saturating_sub(loan.last_ms);
