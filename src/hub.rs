@@ -143,7 +143,7 @@ impl Hub {
 
     /// A sidecar tells what became of something that it was lent.
     fn end_loan(&self, end: &pb::LoanEnd) -> Result<(), String> {
-        let (limit, name) = wire::read_loan_end(end, &|key| self.service.admission.accounts.of(key))?;
+        let (limit, name) = wire::read_loan_end(end)?;
         self.lending.end_loan(limit, name, end.spent, end.last_ago_ms);
         Ok(())
     }

@@ -92,7 +92,7 @@ pub trait Ledger: Send + Sync {
     }
 
     /// Nothing is handed out any more of what was lent.
-    fn end_loan(&self, _: LoanEnd) {}
+    fn end_loan(&self, _: Lender, _: LoanEnd) {}
 
     /// What is free on an account, as far as that is known without a round trip.
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64>;

@@ -36,7 +36,7 @@ impl Table {
         let uri = format!("tigerbeetle:0@{}", tigerbeetle.address);
         let direct = Server::start(&mut process::sluice(&uri));
         let mut hub = Server::start(process::sluice_called("hub", &uri).args(["--hub", "127.0.0.1:0"]));
-        hub.admin();
+        let hub_admin = hub.admin();
         let hub_uri = format!("hub:{}", hub.hub());
         let sidecar = Server::start(&mut process::sluice(&hub_uri));
         sleep(CONNECTED_AFTER);
@@ -51,10 +51,10 @@ impl Table {
             self.target(name, "<= 0.40", hub - direct, |n| n <= 0.4);
         }
         drop((direct, sidecar));
-        self.fleet_row(&hub, &hub_uri, &tigerbeetle);
+        self.fleet_row((&hub, &hub_admin), &hub_uri, &tigerbeetle);
     }
 
-    fn fleet_row(&mut self, hub: &Server, hub_uri: &str, tigerbeetle: &TigerBeetle) {
+    fn fleet_row(&mut self, (hub, admin): (&Server, &str), hub_uri: &str, tigerbeetle: &TigerBeetle) {
         let before = hub.process.usage().cpu_seconds;
         sleep(Duration::from_secs(FLEET_SECONDS));
         let alone = (hub.process.usage().cpu_seconds - before) / FLEET_SECONDS as f64;
@@ -72,13 +72,16 @@ impl Table {
             sleep(STEADY_AFTER);
             let before = (answers.load(Ordering::Relaxed), hub.process.usage().cpu_seconds);
             let ledger_before = tigerbeetle.process.usage();
+            let transfers = || process::metric(admin, "sluice_ledger_batch_events_sum");
+            let transfers_before = transfers();
             sleep(Duration::from_secs(FLEET_SECONDS));
             let usage = hub.process.usage();
             let per_second = (answers.load(Ordering::Relaxed) - before.0) as f64 / FLEET_SECONDS as f64;
             let of_a_core = (usage.cpu_seconds - before.1) / FLEET_SECONDS as f64;
             let ledger = tigerbeetle.process.usage();
             println!(
-                "meanwhile TigerBeetle takes {:.2} % of a core and writes {:.0} kB/s",
+                "meanwhile TigerBeetle does {:.0} transfers/s, takes {:.2} % of a core and writes {:.0} kB/s",
+                (transfers() - transfers_before) / FLEET_SECONDS as f64,
                 (ledger.cpu_seconds - ledger_before.cpu_seconds) / FLEET_SECONDS as f64 * 100.0,
                 (ledger.written_bytes - ledger_before.written_bytes) as f64 / FLEET_SECONDS as f64 / 1e3
             );

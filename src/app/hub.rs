@@ -63,7 +63,7 @@ impl HubSocket {
         tasks: &Tasks,
     ) -> HubPort {
         let Self { listener, address, token } = self;
-        let lending = lending(&ledger, settings, &service.metrics);
+        let lending = lending(&ledger, settings, &service);
         let port = hub::port(connections_max, &service.metrics);
         let hub = Hub::new(ledger, lending, service, instance_name(&address.port().to_string()), token);
         let stop = CancellationToken::new();

@@ -14,6 +14,7 @@ use crate::ledger::hub::{Hub, Options as HubOptions};
 use crate::ledger::memory::Memory;
 use crate::ledger::tigerbeetle::{Cluster, Options as TigerBeetleOptions, TigerBeetle};
 use crate::ledger::{Backend, CapacityEvent, Failover, Lending, LiveLedger, Rotation, Slabs};
+use crate::service::Service;
 use crate::telemetry::Metrics;
 use crate::tls;
 
@@ -87,14 +88,16 @@ fn authorization(token: &Secret) -> Result<AsciiMetadataValue, StartError> {
     Ok(value)
 }
 
-/// What a hub lends of the same ledger.
+/// What a hub lends of the same ledger. What it gives back is handed on to those who wait in line.
 pub(super) fn lending(
     ledger: &Arc<Rotation<Backend>>,
     settings: &settings::Ledger,
-    metrics: &Arc<Metrics>,
+    service: &Arc<Service>,
 ) -> Lending<Arc<Rotation<Backend>>> {
     let timeout = Duration::from_millis(settings.timeout_ms);
-    Lending::start(Arc::clone(ledger), has_slabs(settings), timeout, Arc::clone(metrics))
+    let (waiting, metrics) = (Arc::clone(service), Arc::clone(&service.metrics));
+    let gave_back = move |limit| waiting.queue.freed(std::iter::once(limit));
+    Lending::start(Arc::clone(ledger), has_slabs(settings), timeout, metrics, gave_back)
 }
 
 fn has_slabs(settings: &settings::Ledger) -> bool {

@@ -44,6 +44,7 @@ async fn done(hub: &Hub, what: Ask) -> Result<Answer, String> {
                 Ok(Lent::Units { units, for_ms }) => {
                     return Ok(wire::lent(units, for_ms, samples(ledger, &chain)));
                 }
+                Ok(Lent::Full { for_ms }) => return Ok(wire::full(for_ms)),
                 Ok(Lent::Applied(outcome)) => Ok(outcome),
                 Err(error) => Err(error),
             };

@@ -41,6 +41,7 @@ pub(super) async fn apply(hub: &Hub, chain: &Chain, slab: Option<NonZeroU32>) ->
     };
     let is_done = match &lent {
         Lent::Units { .. } => true,
+        Lent::Full { .. } => false,
         Lent::Applied(outcome) => outcome.verdict == Verdict::Done,
     };
     if is_done {

@@ -9,7 +9,8 @@ use super::hub::{FleetLine, Hub};
 use super::memory::Memory;
 use super::tigerbeetle::TigerBeetle;
 use super::{
-    Account, Balance, Chain, Ledger, LedgerError, LoanEnd, Outcome, Schedule, SlabHeld, SlabTake, Want,
+    Account, Balance, Chain, Ledger, LedgerError, Lender, LoanEnd, Outcome, Schedule, SlabHeld, SlabTake,
+    Want,
 };
 use crate::limit::LimitSpec;
 
@@ -64,8 +65,8 @@ impl Ledger for Backend {
         each!(self, ledger => ledger.take_slab(chain, window_seconds).await)
     }
 
-    fn end_loan(&self, end: LoanEnd) {
-        each!(self, ledger => ledger.end_loan(end));
+    fn end_loan(&self, lender: Lender, end: LoanEnd) {
+        each!(self, ledger => ledger.end_loan(lender, end));
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

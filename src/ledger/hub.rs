@@ -36,8 +36,8 @@ use self::peer::Peer;
 use self::sending::{Manner, applied};
 use self::shared::Shared;
 use super::{
-    Account, Balance, CapacityEvent, Chain, Ledger, LedgerError, LoanEnd, Outcome, Schedule, SlabHeld,
-    SlabTake, Verdict, Want,
+    Account, Balance, CapacityEvent, Chain, Ledger, LedgerError, Lender, LoanEnd, Outcome, Refusal,
+    RefusalCode, Schedule, SlabHeld, SlabTake, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LimitSpec, Overage};
@@ -114,9 +114,9 @@ impl Hub {
         Self { shared: Arc::clone(&self.shared), closing: self.closing.clone(), tasks: self.tasks.clone() }
     }
 
-    /// Returns when every hub that is there has heard which loans are over.
+    /// Returns when every hub that has lent something, and is there, has heard which loans are over.
     async fn tell_loan_ends(&self) {
-        let there = self.shared.peers.iter().filter(|peer| peer.is_there());
+        let there = self.shared.peers.iter().filter(|peer| peer.has_lent() && peer.is_there());
         let told = there.map(async |peer| {
             // What is asked after them is answered after them.
             let asked = peer.ask(Ask::Samples(pb::Wants::default()), None);
@@ -135,7 +135,7 @@ impl Hub {
         within: Duration,
     ) -> Result<Vec<Balance>, LedgerError> {
         let parts = wants.chunks(wire::WANTS_MAX.min(WANTS_PER_ASK)).map(async |part| {
-            let message = || what(pb::Wants { wants: part.iter().map(wire::want).collect() });
+            let message = |_| what(pb::Wants { wants: part.iter().map(wire::want).collect() });
             let answered = self.ask(part[0].account.id, message, None, within).await?;
             let Answer::Balances(balances) = answered.expect()? else { return Err(unexpected()) };
             wire::read_balances(balances, part.len()).map_err(LedgerError::Unavailable)
@@ -167,14 +167,15 @@ impl Ledger for Hub {
         let verdict = match &take {
             SlabTake::Applied(outcome) => outcome.verdict,
             SlabTake::Lent(_) => Verdict::Done,
+            SlabTake::Full { .. } => Verdict::Refused(Refusal::one(0, RefusalCode::ExceedsCredits)),
         };
         self.note_applied(chain, verdict);
         Ok(take)
     }
 
-    fn end_loan(&self, end: LoanEnd) {
-        let lender = usize::try_from(end.lender.0).ok().and_then(|at| self.shared.peers.get(at));
-        if let Some(peer) = lender {
+    fn end_loan(&self, lender: Lender, end: LoanEnd) {
+        let peer = usize::try_from(lender.0).ok().and_then(|at| self.shared.peers.get(at));
+        if let Some(peer) = peer {
             peer.end_loan(end);
         }
     }
@@ -228,7 +229,7 @@ impl Ledger for Hub {
         let id = account.id;
         let want = wire::want(&Want { account, capacity, overage, lifetime_seconds });
         let within = self.shared.options.timeout.max(READ_TIMEOUT);
-        let answered = self.ask(id, || Ask::Schedule(want.clone()), None, within).await?;
+        let answered = self.ask(id, |_| Ask::Schedule(want.clone()), None, within).await?;
         match answered.expect()? {
             Answer::Schedule(schedule) => Ok(wire::read_schedule(schedule)),
             _ => Err(unexpected()),
@@ -261,7 +262,7 @@ impl Ledger for Hub {
 
     async fn forgive(&self, want: Want) -> Result<(), LedgerError> {
         let message = wire::want(&want);
-        let what = || Ask::Forgive(message.clone());
+        let what = |_| Ask::Forgive(message.clone());
         self.ask(want.account.id, what, None, COMPLETION_TIMEOUT).await?.expect()?;
         want.account.behind_hub().owing.set(0, clock::monotonic_ms());
         Ok(())

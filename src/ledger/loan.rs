@@ -12,6 +12,10 @@ pub enum SlabTake {
     /// The chain went to the ledger that holds the balance.
     Applied(Outcome),
     Lent(Loan),
+    /// A hub knows that nothing is left, and asks the ledger again in so long.
+    Full {
+        for_ms: u64,
+    },
 }
 
 /// Units of a limit that a hub has reserved and lets this instance hand out. The hub gives them back to the ledger.
@@ -32,7 +36,6 @@ pub struct Lender(pub u32);
 pub struct LoanEnd {
     pub account: Arc<Account>,
     pub name: LeaseId,
-    pub lender: Lender,
     pub spent: u64,
     /// When the last unit was handed out, by [`clock::monotonic_ms`](crate::clock).
     pub last_ms: u64,

@@ -72,8 +72,8 @@ use self::settle::Manner;
 use self::successor::{Successor, bare};
 use self::undo::Undo;
 use super::{
-    Account, Action, Balance, Chain, Ledger, LedgerError, LoanEnd, Outcome, Refusal, RefusalCode, Schedule,
-    SlabHeld, SlabTake, Verdict, Want,
+    Account, Action, Balance, Chain, Ledger, LedgerError, Lender, LoanEnd, Outcome, Refusal, RefusalCode,
+    Schedule, SlabHeld, SlabTake, Verdict, Want,
 };
 use crate::clock;
 use crate::limit::{LeaseId, LimitSpec};
@@ -208,8 +208,8 @@ impl<L: Ledger> Ledger for Rotation<L> {
         }
     }
 
-    fn end_loan(&self, end: LoanEnd) {
-        self.old.end_loan(end);
+    fn end_loan(&self, lender: Lender, end: LoanEnd) {
+        self.old.end_loan(lender, end);
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

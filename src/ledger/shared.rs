@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::{
-    Account, Balance, Chain, Ledger, LedgerError, LoanEnd, Outcome, Schedule, SlabHeld, SlabTake, SlabView,
-    Want,
+    Account, Balance, Chain, Ledger, LedgerError, Lender, LoanEnd, Outcome, Schedule, SlabHeld, SlabTake,
+    SlabView, Want,
 };
 use crate::limit::LimitSpec;
 
@@ -26,8 +26,8 @@ impl<L: Ledger> Ledger for Arc<L> {
         (**self).take_slab(chain, window_seconds).await
     }
 
-    fn end_loan(&self, end: LoanEnd) {
-        (**self).end_loan(end);
+    fn end_loan(&self, lender: Lender, end: LoanEnd) {
+        (**self).end_loan(lender, end);
     }
 
     fn peek(&self, account: &Account, spec: &LimitSpec) -> Option<u64> {

@@ -76,7 +76,7 @@ impl Raw {
     }
 
     /// How the hub ends it.
-    async fn ended(mut self) -> Status {
+    pub async fn ended(mut self) -> Status {
         loop {
             match self.from_hub.message().await {
                 Ok(Some(_)) => {}

@@ -82,9 +82,17 @@ impl LedgerService for Relaying {
     ) -> Result<Response<Self::OpenStream>, Status> {
         let (minor, samples_asked) = (self.minor, Arc::clone(&self.samples_asked));
         let heard = request.into_inner().map_while(Result::ok).map(move |mut message| {
+            if minor < 3 {
+                message.loan_ends.clear();
+            }
             for ask in &mut message.asks {
                 if matches!(ask.what, Some(Ask::Samples(_))) {
                     samples_asked.fetch_add(1, Ordering::Relaxed);
+                }
+                if let Some(Ask::Apply(chain)) = &mut ask.what
+                    && minor < 3
+                {
+                    chain.slab_window_seconds = 0;
                 }
                 if minor < 1 {
                     // Whoever doesn't know a field reads an ask without it.

@@ -35,11 +35,11 @@ impl Answered {
 }
 
 impl Hub {
-    /// Asks the home of a limit, and another hub if that one is lost.
+    /// Asks the home of a limit, and another hub if that one is lost. `what` hears whether a sending of it was.
     pub(super) async fn ask(
         &self,
         about: LimitId,
-        what: impl Fn() -> Ask,
+        what: impl Fn(bool) -> Ask,
         chain: Option<&Chain>,
         within: Duration,
     ) -> Result<Answered, LedgerError> {
@@ -50,7 +50,7 @@ impl Hub {
     async fn ask_patiently(
         &self,
         about: LimitId,
-        what: impl Fn() -> Ask,
+        what: impl Fn(bool) -> Ask,
         chain: Option<&Chain>,
     ) -> Result<Answered, LedgerError> {
         let mut unknown = Unknown { shared: &self.shared, chain: None };
@@ -66,7 +66,7 @@ impl Hub {
                 self.shared.until_one_is_there().await;
                 continue;
             };
-            let what = what();
+            let what = what(was_lost);
             let bytes = what.encoded_len();
             if bytes > wire::ASK_BYTES_MAX {
                 let most = wire::ASK_BYTES_MAX;
@@ -83,9 +83,7 @@ impl Hub {
                     if failure.code() == pb::FailureCode::Unavailable
                         && self.shared.home(about, &tried).is_some() => {}
                 Ok(what) => {
-                    // A loan says nothing of what the ledger may hold from the sending that was lost.
-                    let is_loan = matches!(&what, Answer::Outcome(outcome) if outcome.loan_ms > 0);
-                    if !is_loan && !matches!(what, Answer::Failure(_)) {
+                    if !matches!(what, Answer::Failure(_)) {
                         unknown.chain = None;
                     }
                     return Ok(Answered { what, was_lost, at, hub: peer.address.clone() });

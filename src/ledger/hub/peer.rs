@@ -11,7 +11,7 @@
 //!   may know is left alone, because they may have been admitted on it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ahash::AHashMap;
 use parking_lot::Mutex;
@@ -76,6 +76,8 @@ pub(super) struct Peer {
     /// A plain mutex: one entry is added, changed or removed; all are taken when the stream ends.
     waiting: Mutex<AHashMap<u64, AskState>>,
     last_number: AtomicU64,
+    /// It was told of the end of a loan.
+    has_lent: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -93,6 +95,7 @@ impl Peer {
             state: Mutex::new(PeerState::Away { why }),
             waiting: Mutex::default(),
             last_number: AtomicU64::new(0),
+            has_lent: AtomicBool::new(false),
         }
     }
 
@@ -149,7 +152,13 @@ impl Peer {
 
     /// Tells of the end of a loan. If too much waits already, the hub takes it for spent.
     pub(super) fn end_loan(&self, end: LoanEnd) {
+        self.has_lent.store(true, Ordering::Relaxed);
         drop(self.queue.try_send(Outgoing::LoanEnd(end)));
+    }
+
+    /// Whether it has lent something that is over.
+    pub(super) fn has_lent(&self) -> bool {
+        self.has_lent.load(Ordering::Relaxed)
     }
 
     /// How many wait.
@@ -289,6 +298,13 @@ impl Asked<'_> {
             (Ok(_), None) => Undo::Nothing,
             (Err(_), chain) => self.peer.leave(self.number, chain),
         }
+    }
+}
+
+/// Where nothing is to be given back, leaving is to be forgotten.
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        drop(self.leave());
     }
 }
 

@@ -82,7 +82,7 @@ fn is_fresh(want: &Want, now_ms: u64) -> bool {
 /// Looks at some; those that are to be looked at again.
 async fn sample_part(hub: &Hub, part: &[Want]) -> Vec<Want> {
     let asked_at_ms = clock::monotonic_ms();
-    let what = || Ask::Samples(pb::Wants { wants: part.iter().map(wire::want).collect() });
+    let what = |_| Ask::Samples(pb::Wants { wants: part.iter().map(wire::want).collect() });
     let samples = match hub.ask(part[0].account.id, what, None, READ_TIMEOUT).await {
         Ok(answered) => match answered.what {
             Answer::Samples(samples) => samples.samples,

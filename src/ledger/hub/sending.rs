@@ -31,7 +31,7 @@ fn amount_of(action: Action) -> u64 {
 pub(super) fn applied(take: SlabTake) -> Result<Outcome, LedgerError> {
     match take {
         SlabTake::Applied(outcome) => Ok(outcome),
-        SlabTake::Lent(_) => Err(unexpected()),
+        SlabTake::Lent(_) | SlabTake::Full { .. } => Err(unexpected()),
     }
 }
 
@@ -40,9 +40,12 @@ impl Hub {
         let done = SlabTake::Applied(Outcome::bare(Verdict::Done));
         let Some(first) = chain.transfers.first() else { return Ok(done) };
         let timeout = self.shared.options.timeout;
-        let what = || match manner {
-            Manner::Apply => Ask::Apply(wire::chain(chain)),
-            Manner::TakeSlab(window_seconds) => Ask::Apply(wire::slab_chain(chain, window_seconds)),
+        let what = |was_lost: bool| match manner {
+            // What the ledger may hold from a sending that was lost, only the ledger knows.
+            Manner::TakeSlab(window_seconds) if !was_lost => {
+                Ask::Apply(wire::slab_chain(chain, window_seconds))
+            }
+            Manner::Apply | Manner::TakeSlab(_) => Ask::Apply(wire::chain(chain)),
             Manner::Complete => Ask::Complete(wire::chain(chain)),
         };
         let answered = if manner == Manner::Complete {
@@ -56,6 +59,7 @@ impl Hub {
         let samples = std::mem::take(&mut outcome.samples);
         let asked = amount_of(first.action);
         let loan = wire::read_loan(&outcome, asked).map_err(LedgerError::Unavailable)?;
+        let full_ms = u64::from(outcome.full_ms);
         let outcome =
             wire::read_outcome(&outcome, chain.transfers.len()).map_err(LedgerError::Unavailable)?;
         if outcome.verdict == Verdict::Done && manner != Manner::Complete {
@@ -64,6 +68,9 @@ impl Hub {
         if let Some((units, for_ms)) = loan {
             let lender = Lender(u32::try_from(at).unwrap_or(u32::MAX));
             return Ok(SlabTake::Lent(Loan { units, for_ms, lender }));
+        }
+        if full_ms > 0 && matches!(manner, Manner::TakeSlab(_)) {
+            return Ok(SlabTake::Full { for_ms: full_ms });
         }
         Ok(SlabTake::Applied(if was_lost { of_first_sending(outcome, chain) } else { outcome }))
     }

@@ -12,7 +12,7 @@ use super::peer::{Peer, PeerState, Undo};
 use super::{Options, pb, wire};
 use crate::clock;
 use crate::ledger::{
-    Account, Action, CapacityEvent, Chain, Hold, LedgerError, Lender, LoanEnd, SlabHeld, Transfer, Want,
+    Account, Action, CapacityEvent, Chain, Hold, LedgerError, LoanEnd, SlabHeld, Transfer, Want,
 };
 use crate::limit::{LimitId, LimitSpec, Overage};
 use crate::retry::eta::DrainRate;
@@ -133,18 +133,12 @@ impl Shared {
             Undo::Nothing => {}
             Undo::GiveBack(chain) => self.give_back_all(vec![*chain]),
             Undo::EndLoan(chain) => {
-                let Some((lender, first)) = self.lender(peer).zip(chain.transfers.first()) else { return };
+                let Some(first) = chain.transfers.first() else { return };
                 let (account, last_ms) = (Arc::clone(&first.account), clock::monotonic_ms());
                 let name = chain.lease.clone();
-                peer.end_loan(LoanEnd { account, name, lender, spent: 0, last_ms, tell_within_ms: 0 });
+                peer.end_loan(LoanEnd { account, name, spent: 0, last_ms, tell_within_ms: 0 });
             }
         }
-    }
-
-    /// What stands for this hub where something is lent.
-    pub(super) fn lender(&self, peer: &Peer) -> Option<Lender> {
-        let at = self.peers.iter().position(|other| std::ptr::eq(&**other, peer))?;
-        u32::try_from(at).ok().map(Lender)
     }
 
     pub(super) fn queue_full(&self) -> LedgerError {

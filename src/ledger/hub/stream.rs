@@ -201,7 +201,8 @@ impl Stream<'_> {
 
     /// What has gathered, as far as it fits; `None` if nothing of it is worth sending any more.
     fn message(&mut self) -> Option<pb::SidecarMessage> {
-        let mut message = pb::SidecarMessage::default();
+        let loan_ends = self.tell_loan_ends();
+        let mut message = pb::SidecarMessage { loan_ends, ..Default::default() };
         let (mut bytes, mut traced) = (0, Vec::new());
         while bytes < BYTES_PER_MESSAGE
             && let Some(outgoing) = self.next.pop_front()
@@ -227,16 +228,6 @@ impl Stream<'_> {
             self.pings += 1;
             message.ping = self.pings;
         }
-        let now_ms = clock::monotonic_ms();
-        while message.loan_ends.len() < wire::LOAN_ENDS_MAX
-            && bytes < BYTES_PER_MESSAGE
-            && let Some(end) = self.loan_ends.pop_front()
-        {
-            let end = wire::loan_end(&end, now_ms);
-            bytes += end.encoded_len();
-            message.loan_ends.push(end);
-        }
-        self.tell_loans_at_ms = if self.loan_ends.is_empty() { u64::MAX } else { now_ms };
         let is_empty = message.asks.is_empty() && message.left.is_empty() && message.loan_ends.is_empty();
         if is_empty && message.ping == 0 {
             return None;
@@ -247,6 +238,22 @@ impl Stream<'_> {
             message.slabs = Some(report);
         }
         Some(message)
+    }
+
+    /// The loans that are over, as many as fit: beside as many asks as fit, a message stays far below what a hub takes.
+    fn tell_loan_ends(&mut self) -> Vec<pb::LoanEnd> {
+        let now_ms = clock::monotonic_ms();
+        let (mut told, mut bytes) = (Vec::new(), 0);
+        while told.len() < wire::LOAN_ENDS_MAX
+            && bytes < BYTES_PER_MESSAGE
+            && let Some(end) = self.loan_ends.pop_front()
+        {
+            let end = wire::loan_end(&end, now_ms);
+            bytes += end.encoded_len();
+            told.push(end);
+        }
+        self.tell_loans_at_ms = if self.loan_ends.is_empty() { u64::MAX } else { now_ms };
+        told
     }
 
     /// A message with asks for calls that have spans has one too.

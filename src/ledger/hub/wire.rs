@@ -8,12 +8,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub(crate) use self::answers::{
-    failure, lent, outcome, read_balances, read_failure, read_loan, read_outcome, read_repaid, read_schedule,
-    schedule,
+    failure, full, lent, outcome, read_balances, read_failure, read_loan, read_outcome, read_repaid,
+    read_schedule, schedule,
 };
 use super::pb;
 use crate::ledger::{Account, Action, Chain, Hold, Keep, LoanEnd, Transfer, Want};
-use crate::limit::{BitSet, LeaseBits, LeaseId, LimitId, Overage};
+use crate::limit::{BitSet, LeaseBits, LeaseId, LimitId, LimitKey, Overage};
 
 /// Of the protocol. A side of another major version can't be understood; of another minor version it can.
 pub(crate) const MAJOR: u32 = 1;
@@ -120,12 +120,9 @@ pub(crate) fn loan_end(end: &LoanEnd, now_ms: u64) -> pb::LoanEnd {
 }
 
 /// The limit, and the name of the loan.
-pub(crate) fn read_loan_end(
-    end: &pb::LoanEnd,
-    account: &impl Fn(&str) -> Arc<Account>,
-) -> Result<(LimitId, LeaseBits), String> {
+pub(crate) fn read_loan_end(end: &pb::LoanEnd) -> Result<(LimitId, LeaseBits), String> {
     check_key(&end.key)?;
-    Ok((account(&end.key).id, read_lease(&end.lease)?.bits()))
+    Ok((LimitId::of(&LimitKey::new(&end.key)), read_lease(&end.lease)?.bits()))
 }
 
 pub(crate) fn read_chain(

@@ -24,8 +24,12 @@ use crate::telemetry::SlabUnits;
 
 const SHARDS: usize = 64;
 
-/// Limits remembered at most, over all shards: 128 MB of 512 bytes each. The others are asked of the ledger.
-const LIMITS_MAX: usize = 1 << 18;
+/// Limits of one shard that are remembered at most: as many as a table of 4,096 places takes. The others are asked of the ledger.
+const LIMITS_PER_SHARD_MAX: usize = 3_584;
+
+/// What one takes in the table: so 190 MB for those of all shards.
+#[cfg(test)]
+const LIMIT_BYTES: usize = 720;
 
 /// One limit that a request needs units of.
 #[derive(Debug, Clone)]
@@ -173,7 +177,7 @@ impl<A: Clone, B: Notifier> Core<A, B> {
     ) -> (Option<T>, Option<B::Subscription>) {
         let mut shard = self.shard(need.limit).lock();
         if !shard.contains_key(&need.limit) {
-            if shard.len() >= LIMITS_MAX / SHARDS {
+            if shard.len() >= LIMITS_PER_SHARD_MAX {
                 return (None, None);
             }
             let entry = LimitEntry {

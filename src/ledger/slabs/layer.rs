@@ -9,6 +9,7 @@ mod lending;
 mod outside;
 mod task;
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +32,7 @@ use crate::ledger::{
     Account, Balance, Chain, Keep, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Schedule, SlabHeld,
     Verdict, Want,
 };
-use crate::limit::LimitSpec;
+use crate::limit::{LimitId, LimitSpec};
 use crate::telemetry::{Metrics, SlabUnits};
 
 /// A ledger that answers for hot limits by itself.
@@ -53,12 +54,29 @@ struct Shared<L> {
     may_have_slabs: bool,
     /// False also when it is being closed.
     is_on: AtomicBool,
-    /// What is lent on may not be borrowed: it would go back too early.
-    may_borrow: bool,
+    purpose: Purpose,
     timeout: Duration,
     metrics: Arc<Metrics>,
     tasks: TaskTracker,
     closing: CancellationToken,
+}
+
+/// What slabs are taken for.
+#[derive(Debug)]
+enum Purpose {
+    /// To be handed out here. They may be borrowed from a hub.
+    HandsOut,
+    /// To be lent. They may not be borrowed themselves: what is lent on would go back too early.
+    Lends(GaveBack),
+}
+
+/// Hears of every limit that something was given back of.
+struct GaveBack(Box<dyn Fn(LimitId) + Send + Sync>);
+
+impl fmt::Debug for GaveBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GaveBack")
+    }
 }
 
 /// What has to be done for a chain next.
@@ -96,7 +114,7 @@ impl<L> Shared<L> {
             news: Notify::new(),
             may_have_slabs: is_on,
             is_on: AtomicBool::new(is_on),
-            may_borrow: true,
+            purpose: Purpose::HandsOut,
             timeout,
             metrics,
             tasks: TaskTracker::new(),

@@ -120,6 +120,10 @@ pub enum Took {
     Units(u64),
     /// A hub has lent these. There may be more.
     Lent(Loan),
+    /// A hub knows that there is not even one unit, and asks the ledger again in so long.
+    Full {
+        for_ms: u64,
+    },
     /// All or nothing, and it did not fit.
     Refused,
     /// No answer, or one that says nothing of what is left. If the ledger took something, the layer below gives it back
@@ -169,7 +173,7 @@ impl Limit {
             pace: Pace::default(),
             no_slab_until_ms: 0,
             slab_ms: rules.times.life_ms,
-            loans: rules.times.loans.map(|times| Box::new(Loans::new(times, rules.times.demand_ms))),
+            loans: rules.times.lends_from.map(|_| Box::new(Loans::new(rules.times))),
             counts: Counts::default(),
         }
     }
@@ -286,7 +290,7 @@ impl Limit {
     /// Ends the slabs that are over.
     pub fn tick(&mut self, now_ms: u64) -> Todo {
         let mut todo = Todo::default();
-        self.end_overdue_loans(now_ms, &mut todo);
+        self.end_overdue_loans(now_ms);
         self.end_slabs(now_ms, &mut todo);
         todo.tick_at_ms = self.next_look_ms(now_ms);
         todo
@@ -319,9 +323,13 @@ impl Limit {
     }
 
     fn set_full(&mut self, units: u64, now_ms: u64) {
-        let fewest = if now_ms < self.full.until_ms { self.full.from_units.min(units) } else { units };
         let Times { full_ms, pause_ms_max, .. } = self.rules.times;
         let pause_ms = self.pace.pause_ms(full_ms, pause_ms_max, now_ms);
+        self.set_full_for(units, pause_ms, now_ms);
+    }
+
+    fn set_full_for(&mut self, units: u64, pause_ms: u64, now_ms: u64) {
+        let fewest = if now_ms < self.full.until_ms { self.full.from_units.min(units) } else { units };
         self.full = Full { from_units: fewest, until_ms: now_ms + pause_ms };
         self.one_at_a_time_until_ms = now_ms + pause_ms * ONE_AT_A_TIME_PAUSES;
     }
@@ -356,6 +364,7 @@ impl Limit {
             && self.asking_alone == 0
             && now_ms >= self.one_at_a_time_until_ms.max(self.no_slab_until_ms)
             && self.demand.during_last_life(now_ms) == 0
+            && self.loans.as_mut().is_none_or(|loans| loans.is_idle(now_ms))
     }
 
     /// Whether units are held, or are on their way.

@@ -13,7 +13,7 @@ use super::times::backstop_seconds;
 use crate::limit::LeaseId;
 use crate::retry::backoff;
 
-/// Slabs that wait for their window to end, at most: 128 MB of 128 bytes each. What is beyond that is given back by the
+/// Slabs that wait for their window to end, at most: 151 MB of 144 bytes each. What is beyond that is given back by the
 /// ledger's timeout, some seconds late.
 pub const WAITING_MAX: usize = 1 << 20;
 

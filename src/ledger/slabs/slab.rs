@@ -23,7 +23,7 @@ pub struct Slab {
     pub taken: u64,
     pub left: u64,
     pub aside: u64,
-    /// T + L: from then on nothing is handed out of it.
+    /// T and its life: from then on nothing is handed out of it.
     pub ends_at_ms: u64,
     /// It ends before its time, so that what is left goes back.
     pub is_closed: bool,

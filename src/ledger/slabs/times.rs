@@ -30,9 +30,12 @@ const TELLS_WITHIN_PARTS: u64 = 4;
 /// A sidecar that has not told a hub by then what became of a loan, this much later than it should, has spent all of it.
 const OVERDUE_MS: u64 = 250;
 
-/// A hub lends where it is asked for so many slabs of a limit in a life. With fewer, a slab of its own would cost the ledger more than
-/// it saves: each of the sixteen pays for one chain, and four slabs of the hub for three chains each.
-pub const LENDS_FROM: u64 = 16;
+/// A hub lends where it is asked for so many slabs of a limit in a life. Four slabs of its own in a life cost the ledger 16 transfers, and
+/// sixteen slabs of sidecars 64. With four or fewer, lending would save nothing; with sixteen it is worth what it adds.
+pub const LENDS_FROM: u32 = 16;
+
+/// And where a loan is at least so long: a shorter one is over before it has paid for its way.
+const LOAN_MS_MIN: u64 = 50;
 
 /// The times of the slabs of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,19 +49,8 @@ pub struct Times {
     pub pause_ms_max: u64,
     /// What the ledger is told when a slab is taken.
     pub timeout_seconds: NonZeroU32,
-    /// Only where slabs are not handed out here, but lent.
-    pub loans: Option<LoanTimes>,
-}
-
-/// The times of what a hub lends of one limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoanTimes {
-    /// For how long a sidecar hands out what it was lent, counted from before it asked.
-    pub loan_ms: u64,
-    /// After the end of a slab: by then everything that was lent of it has been spent, or its sidecar has told.
-    pub overdue_ms: u64,
-    /// So many asks in a life make lending worth it.
-    pub lends_from: u64,
+    /// Only where slabs are not handed out here, but lent: so many asks in a life make that worth it.
+    pub lends_from: Option<NonZeroU32>,
 }
 
 impl Times {
@@ -73,17 +65,30 @@ impl Times {
             pause_ms_max: life_ms - PAUSE_ENDS_EARLIER_MS,
             full_ms: (window_ms / FULL_PARTS_PER_WINDOW).clamp(FULL_MS_MIN, FULL_MS_MAX),
             timeout_seconds: window_seconds.checked_add(BACKSTOP_SECONDS)?,
-            loans: None,
+            lends_from: None,
         })
     }
 
     /// Those of the slabs that a hub lends parts of.
-    pub fn of_lender(window_seconds: NonZeroU32, lends_from: u64) -> Option<Self> {
+    pub fn of_lender(window_seconds: NonZeroU32, lends_from: u32) -> Option<Self> {
         let own = Self::of(window_seconds)?;
-        let loan_ms = own.life_ms / LOAN_PARTS;
-        let overdue_ms = loan_ms + own.tell_within_ms() + OVERDUE_MS;
-        let loans = Some(LoanTimes { loan_ms, overdue_ms, lends_from });
-        Some(Self { life_ms: own.life_ms / LENDS_FOR_PARTS, loans, ..own })
+        let lends_from = NonZeroU32::new(lends_from.max(1));
+        Some(Self { life_ms: own.life_ms / LENDS_FOR_PARTS, lends_from, ..own })
+    }
+
+    /// For how long a sidecar hands out what it was lent, counted from before it asked.
+    pub fn loan_ms(&self) -> u64 {
+        self.demand_ms / LOAN_PARTS
+    }
+
+    /// Whether loans are long enough to be worth it.
+    pub fn may_lend(&self) -> bool {
+        self.loan_ms() >= LOAN_MS_MIN
+    }
+
+    /// After the end of a slab: by then everything that was lent of it has been spent, or its sidecar has told.
+    pub fn overdue_ms(&self) -> u64 {
+        self.loan_ms() + self.tell_within_ms() + OVERDUE_MS
     }
 
     /// How long a sidecar may wait before it tells a hub what became of a loan, so that it goes with something else.
@@ -140,13 +145,15 @@ mod tests {
         {
             let own = times(window);
             let lender = Times::of_lender(NonZeroU32::new(window).unwrap(), 16).unwrap();
-            let loans = lender.loans.unwrap();
-            assert_eq!((own.life_ms, lender.life_ms, loans.loan_ms), (life_ms, lends_for_ms, loan_ms));
+            assert_eq!((own.life_ms, lender.life_ms, lender.loan_ms()), (life_ms, lends_for_ms, loan_ms));
+            assert_eq!(lender.may_lend(), window >= 5);
             assert!(lender.life_ms + loan_ms + own.tell_within_ms() <= life_ms, "{window} s");
-            assert_eq!(Times { life_ms, loans: None, ..lender }, own, "all else is the same");
+            assert_eq!(Times { life_ms, lends_from: None, ..lender }, own, "all else is the same");
             // Asked at T, applied at once, lent in the last millisecond, and handed out in the last one of the loan.
-            let free_at_ms = lender.free_at_ms(lender.life_ms - 1 + loan_ms);
-            assert!(u64::from(lender.timeout_seconds.get()) * 1_000 >= free_at_ms + 1_000);
+            let timeout_ms = u64::from(lender.timeout_seconds.get()) * 1_000;
+            assert!(timeout_ms >= lender.free_at_ms(lender.life_ms - 1 + loan_ms) + 1_000);
+            // One of which nothing was told is taken to be spent later than it can have been.
+            assert!(timeout_ms >= lender.free_at_ms(lender.life_ms + lender.overdue_ms()) + 500);
         }
     }
 

@@ -54,6 +54,10 @@ pub enum Outcome {
         index: usize,
         code: Code,
     },
+    /// A hub knows that nothing is left.
+    Full {
+        for_ms: u64,
+    },
     /// By this hub, which has not asked the ledger.
     Lent {
         hub: usize,

@@ -9,7 +9,7 @@ pub struct Plan {
     /// Between the instances and the ledger; none: they use it directly.
     pub hubs: usize,
     /// How many slabs of a limit a hub must be asked for in a life to lend some.
-    pub lends_from: u64,
+    pub lends_from: u32,
     /// Of a thousand ends of loans so many are never told.
     pub untold_per_mille: u32,
     pub limits: Vec<LimitPlan>,
@@ -155,7 +155,7 @@ impl Plan {
     pub fn with_hubs(mut self) -> Self {
         let mut rng = fastrand::Rng::with_seed(self.seed ^ HUBS);
         self.hubs = rng.usize(1..=3);
-        self.lends_from = [0, 0, 1, 2, 4, u64::MAX][rng.usize(0..6)];
+        self.lends_from = [0, 0, 1, 2, 4, u32::MAX][rng.usize(0..6)];
         self.untold_per_mille = [0, 0, 50, 600][rng.usize(0..4)];
         self.is_calm = false;
         for _ in 0..rng.usize(1..=8) {

@@ -125,3 +125,28 @@ fn a_full_queue_takes_nothing_more() {
     assert!(!peer.give_back(chain.clone()));
     assert_eq!((peer.waiting(), asked.len()), (4, 4));
 }
+
+#[test]
+fn a_loan_whose_caller_has_left_is_given_back_to_its_hub() {
+    let lent = || Answer::Outcome(pb::Outcome { taken: vec![1], loan_ms: 500, ..Default::default() });
+    let (peer, mut queued) = peer();
+    let chain = chain(Keep::ForCompletion);
+    // The answer comes after its caller has left, or while it leaves.
+    let mut asked = ask(&peer, &chain);
+    assert_eq!(sent(&peer, &mut queued), ["ask"]);
+    assert!(matches!(asked.leave(), Undo::Nothing));
+    assert!(matches!(peer.answered(asked.number, lent()), Undo::EndLoan(_)));
+    let mut asked = ask(&peer, &chain);
+    assert!(matches!(peer.answered(asked.number, lent()), Undo::Nothing));
+    assert!(matches!(asked.leave(), Undo::EndLoan(_)));
+    assert_eq!(peer.waiting(), 0);
+}
+
+#[test]
+fn an_ask_that_is_dropped_is_forgotten() {
+    let (peer, _queued) = peer();
+    let asked = peer.ask(Ask::Samples(pb::Wants::default()), None).expect("there is room");
+    assert_eq!(peer.waiting(), 1);
+    drop(asked);
+    assert_eq!(peer.waiting(), 0, "or the end of the process would wait for it");
+}

@@ -33,7 +33,7 @@ pub(crate) fn outcome(outcome: &Outcome, owing: Option<pb::Sample>, samples: Vec
         is_repeat: outcome.is_repeat,
         taken: outcome.taken.to_vec(),
         samples,
-        loan_ms: 0,
+        ..Default::default()
     })
 }
 
@@ -42,6 +42,16 @@ pub(crate) fn lent(units: u64, for_ms: u64, samples: Vec<pb::Sample>) -> What {
     // A loan is half a second at most.
     let loan_ms = u32::try_from(for_ms).unwrap_or(u32::MAX);
     What::Outcome(pb::Outcome { taken: vec![units], loan_ms, samples, ..Default::default() })
+}
+
+/// A hub that lends has nothing of the limit, and asks again in so long.
+pub(crate) fn full(for_ms: u64) -> What {
+    let refusal = Refusal::one(0, RefusalCode::ExceedsCredits);
+    let mut full = outcome(&Outcome::bare(Verdict::Refused(refusal)), None, Vec::new());
+    if let What::Outcome(outcome) = &mut full {
+        outcome.full_ms = u32::try_from(for_ms).unwrap_or(u32::MAX);
+    }
+    full
 }
 
 /// What was lent, if anything was: how many units and for how long. `asked` is how many were asked for.

@@ -127,5 +127,39 @@ fn another_major_version_is_told() {
     other.minor += 1;
     assert_eq!(check_hello(&other, "hub"), Ok(()));
     other.major += 1;
-    assert!(check_hello(&other, "hub").unwrap_err().contains("speaks version 2.3 of LedgerService"));
+    assert!(check_hello(&other, "hub").unwrap_err().contains("speaks version 2.4 of LedgerService"));
+}
+
+#[test]
+fn a_loan_is_what_was_asked_for_or_less() {
+    let lent = |units, for_ms| match lent(units, for_ms, Vec::new()) {
+        pb::answer::What::Outcome(outcome) => outcome,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(read_loan(&lent(7, 500), 7), Ok(Some((7, 500))));
+    assert_eq!(read_loan(&lent(1, 25), 7), Ok(Some((1, 25))));
+    assert_eq!(read_loan(&pb::Outcome { taken: vec![7], ..Default::default() }, 7), Ok(None), "applied");
+    let several = pb::Outcome { taken: vec![1, 1], loan_ms: 5, ..Default::default() };
+    let refused = pb::Outcome { refusal: Some(pb::Refusal::default()), ..lent(1, 5) };
+    for wrong in [lent(8, 500), lent(0, 500), several, refused] {
+        let error = read_loan(&wrong, 7).unwrap_err();
+        assert!(error.starts_with("loan: 7 were asked for"), "{error}");
+    }
+    let pb::answer::What::Outcome(full) = full(70) else { panic!("it must be an outcome") };
+    assert_eq!((full.full_ms, read_loan(&full, 7)), (70, Ok(None)));
+    let code = RefusalCode::ExceedsCredits;
+    assert_eq!(read_outcome(&full, 1).unwrap().verdict, Verdict::Refused(Refusal::one(0, code)));
+}
+
+#[test]
+fn the_end_of_a_loan_arrives_as_it_was_sent() {
+    let (account, name) = (account("d:k=v:minute"), LeaseId::fresh(7, 9));
+    let end = LoanEnd { account, name: name.clone(), spent: 3, last_ms: 1_000, tell_within_ms: 0 };
+    let message = loan_end(&end, 1_250);
+    assert_eq!((message.spent, message.last_ago_ms), (3, 250));
+    assert_eq!(read_loan_end(&message), Ok((end.account.id, name.bits())));
+    let without_key = pb::LoanEnd { key: String::new(), ..message.clone() };
+    assert_eq!(read_loan_end(&without_key).unwrap_err(), "key: must have 1 to 262144 bytes, and has 0");
+    let without_name = pb::LoanEnd { lease: String::new(), ..message };
+    assert_eq!(read_loan_end(&without_name).unwrap_err(), "lease: must have 1 to 128 bytes, and has 0");
 }

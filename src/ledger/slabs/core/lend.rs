@@ -9,7 +9,7 @@ use super::{Aside, Asks, Core, LimitEntry, Need, Notifier};
 use crate::ledger::slabs::limit::{Lend, Outside, Parts, Todo};
 use crate::limit::{LeaseBits, LimitId};
 
-/// Loans that are not over, at most: 32 hot limits at each of 8,192 sidecars, and 64 MB of 256 bytes each.
+/// Loans that are not over, at most: two of each of 16 hot limits at each of 8,192 sidecars, and 64 MB of 256 bytes each.
 const LOANS_MAX: usize = 1 << 18;
 
 /// What a sidecar gets that asks for a slab.
@@ -23,8 +23,12 @@ pub enum LendDecision<W> {
         units: u64,
         for_ms: u64,
     },
-    /// The ledger refused as much a moment ago.
-    Full,
+    /// The ledger refused as much a moment ago; fewer may still fit.
+    Refused,
+    /// It refused even one unit, and is asked again in so long.
+    Full {
+        for_ms: u64,
+    },
     /// Ask again when this is notified.
     Wait(W),
     /// The ledger must be asked for this sidecar alone. What became of it must be told to [`Core::settle`].
@@ -53,7 +57,8 @@ impl<A: Clone, B: Notifier> Core<A, B> {
         });
         match lend {
             Some(Lend::Lent { units, for_ms }) => LendDecision::Lent { units, for_ms },
-            Some(Lend::Full) => LendDecision::Full,
+            Some(Lend::Refused) => LendDecision::Refused,
+            Some(Lend::Full { for_ms }) => LendDecision::Full { for_ms },
             Some(Lend::Wait) => LendDecision::Wait(waiting.expect("who waits must have subscribed")),
             Some(Lend::Ledger) => {
                 let held =

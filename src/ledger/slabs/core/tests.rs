@@ -72,3 +72,10 @@ fn what_is_still_asked_for_is_given_back_when_it_comes() {
     let steps: Vec<ReturnStep> = unspent.map(|(_, back)| back.step).collect();
     assert_eq!(steps, [ReturnStep::Void], "the first one is spent and stays so for its window");
 }
+
+/// What the bounds of a core are counted with.
+#[test]
+fn a_limit_takes_as_much_as_was_counted() {
+    let entry = size_of::<(LimitId, LimitEntry<std::sync::Arc<crate::ledger::Account>, Silent>)>();
+    assert!(entry <= LIMIT_BYTES, "{entry}");
+}

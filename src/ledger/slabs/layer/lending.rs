@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use smallvec::smallvec;
-
 use super::guards::PutBack;
-use super::{Live, Shared, task};
+use super::{GaveBack, Live, Purpose, Shared, task};
 use crate::ledger::slabs::core::{Asks, LendDecision, Need, Settled};
 use crate::ledger::slabs::limit::Rules;
 use crate::ledger::slabs::times::{LENDS_FROM, Times};
 use crate::ledger::{Account, Action, Chain, Ledger, LedgerError, Outcome, Refusal, RefusalCode, Verdict};
-use crate::limit::{BitSet, LeaseBits, LimitId};
+use crate::limit::{BitSet, LeaseBits, LimitId, Overage};
 use crate::telemetry::Metrics;
 
 /// What a hub lends of, and to whom.
@@ -29,16 +27,26 @@ pub struct Lending<L> {
 pub enum Lent {
     /// As many units, for so long.
     Units { units: u64, for_ms: u64 },
+    /// Nothing, and the ledger is asked again in so long.
+    Full { for_ms: u64 },
     /// It has a slab of its own, or none: what the ledger said, or would say.
     Applied(Outcome),
 }
 
 impl<L: Ledger + 'static> Lending<L> {
     /// Starts the task that gives back. Without slabs, or where nobody else takes from the ledger, nothing is lent.
-    pub fn start(ledger: L, is_on: bool, timeout: Duration, metrics: Arc<Metrics>) -> Self {
+    /// `gave_back` hears of every limit that something was given back of.
+    pub fn start(
+        ledger: L,
+        is_on: bool,
+        timeout: Duration,
+        metrics: Arc<Metrics>,
+        gave_back: impl Fn(LimitId) + Send + Sync + 'static,
+    ) -> Self {
         let is_on = is_on && ledger.is_shared();
         let units = metrics.hub_slab_units.clone();
-        let shared = Shared { may_borrow: false, ..Shared::new(ledger, is_on, timeout, metrics, units) };
+        let purpose = Purpose::Lends(GaveBack(Box::new(gave_back)));
+        let shared = Shared { purpose, ..Shared::new(ledger, is_on, timeout, metrics, units) };
         let shared = Arc::new(shared);
         if is_on {
             shared.tasks.spawn(task::run(Arc::clone(&shared)));
@@ -78,9 +86,14 @@ impl<L: Ledger + 'static> Lending<L> {
                     answers.slab.inc();
                     return Ok(Lent::Units { units, for_ms });
                 }
-                LendDecision::Full => {
+                LendDecision::Full { for_ms } => {
                     answers.full.inc();
-                    return Ok(Lent::Applied(full(up_to)));
+                    return Ok(Lent::Full { for_ms });
+                }
+                LendDecision::Refused => {
+                    answers.full.inc();
+                    let refusal = Refusal::one(0, RefusalCode::ExceedsCredits);
+                    return Ok(Lent::Applied(Outcome::bare(Verdict::Refused(refusal))));
                 }
                 LendDecision::Wait(mut notices) => {
                     // It can't fail while somebody waits. If it did, asking again would be right.
@@ -131,18 +144,14 @@ fn need_of(chain: &Chain, window_seconds: NonZeroU32) -> Option<(Need<Arc<Accoun
         Action::TakeUpTo(hold) => (hold, true),
         _ => return None,
     };
-    let times = Times::of_lender(window_seconds, LENDS_FROM)?;
+    // A slab is never of nothing, nor of a limit that makes debts.
+    if hold.amount == 0 || hold.overage != Overage::Deny {
+        return None;
+    }
+    let times = Times::of_lender(window_seconds, LENDS_FROM).filter(Times::may_lend)?;
     let account = Arc::clone(&transfer.account);
     let rules = Rules { capacity: hold.capacity, times };
     Some((Need { limit: account.id, account, units: hold.amount, rules }, up_to))
-}
-
-/// What the ledger would say of a limit that is full.
-fn full(up_to: bool) -> Outcome {
-    if up_to {
-        return Outcome { taken: smallvec![0], ..Outcome::bare(Verdict::Done) };
-    }
-    Outcome::bare(Verdict::Refused(Refusal::one(0, RefusalCode::ExceedsCredits)))
 }
 
 /// What the core hears of a chain that went to the ledger.

@@ -4,17 +4,17 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::guards::{Returning, Taking};
-use super::{Live, Shared};
+use super::{GaveBack, Live, Purpose, Shared};
 use crate::clock;
 use crate::ledger::restart::restart_on_panic;
 use crate::ledger::slabs::limit::{Ask, Took};
 use crate::ledger::slabs::returns::{GiveBack, Landed, Number, ReturnStep};
 use crate::ledger::slabs::slab::EndedLoan;
 use crate::ledger::{
-    Account, Action, Chain, Hold, Keep, Ledger, LedgerError, LoanEnd, Outcome, Refusal, RefusalCode,
+    Account, Action, Chain, Hold, Keep, Ledger, LedgerError, Lender, LoanEnd, Outcome, Refusal, RefusalCode,
     SlabTake, Transfer, Verdict,
 };
 use crate::limit::{LimitId, Overage};
@@ -66,12 +66,14 @@ pub(super) async fn take<L: Ledger + 'static>(
     let chain = Chain { lease: ask.name, keep, transfers: smallvec![Transfer { account, action }] };
     let mut taking = Taking { shared, limit, took: Took::Nothing };
     let ledger = &taking.shared.ledger;
-    let answer = match window_seconds(ask.window_ms).filter(|_| taking.shared.may_borrow) {
+    let may_borrow = matches!(taking.shared.purpose, Purpose::HandsOut);
+    let answer = match window_seconds(ask.window_ms).filter(|_| may_borrow) {
         Some(window_seconds) => ledger.take_slab(&chain, window_seconds).await,
         None => ledger.apply(&chain).await.map(SlabTake::Applied),
     };
     taking.took = match answer {
         Ok(SlabTake::Lent(loan)) => Took::Lent(loan),
+        Ok(SlabTake::Full { for_ms }) => Took::Full { for_ms },
         Ok(SlabTake::Applied(Outcome { verdict: Verdict::Done, taken, .. })) => {
             Took::Units(if ask.up_to { taken.first().copied().unwrap_or(0) } else { ask.amount })
         }
@@ -93,26 +95,34 @@ async fn give_back<L: Ledger + 'static>(
     back: GiveBack<Arc<Account>>,
 ) {
     let mut returning = Returning { shared, number, landed: Landed::Failed };
-    if let ReturnStep::EndLoan { spent, loan } = back.step {
-        let EndedLoan { lender, last_ms, tell_within_ms } = loan;
-        let GiveBack { account, name, .. } = back;
-        let end = LoanEnd { account, name, lender, spent, last_ms, tell_within_ms };
-        returning.shared.ledger.end_loan(end);
-        // A hub that never hears of it takes it for spent.
-        returning.landed = Landed::Done;
-        return;
-    }
-    returning.landed = landed(&returning.shared.ledger.complete(&chain_of(&back)).await);
+    let shared = &returning.shared;
+    returning.landed = match chain_of(&back) {
+        Ok(chain) => {
+            let landed = landed(&shared.ledger.complete(&chain).await);
+            if let (Purpose::Lends(GaveBack(tell)), Landed::Done) = (&shared.purpose, landed) {
+                tell(back.account.id);
+            }
+            landed
+        }
+        Err((lender, end)) => {
+            // A hub that never hears of it takes it for spent.
+            shared.ledger.end_loan(lender, end);
+            Landed::Done
+        }
+    };
 }
 
-fn chain_of(back: &GiveBack<Arc<Account>>) -> Chain {
+/// What gives it back; of what was lent, what the lender is told.
+fn chain_of(back: &GiveBack<Arc<Account>>) -> Result<Chain, (Lender, LoanEnd)> {
     let GiveBack { account, name, up_to, step } = back;
     let void = if *up_to { Action::VoidTaken } else { Action::Void };
     let one = |action| Transfer { account: Arc::clone(account), action };
     let transfers = match *step {
         ReturnStep::Void => smallvec![one(void)],
-        // Nothing of it is in the ledger under this name.
-        ReturnStep::EndLoan { .. } => SmallVec::new(),
+        ReturnStep::EndLoan { spent, loan: EndedLoan { lender, last_ms, tell_within_ms } } => {
+            let (account, name) = (Arc::clone(account), name.clone());
+            return Err((lender, LoanEnd { account, name, spent, last_ms, tell_within_ms }));
+        }
         ReturnStep::VoidKept => smallvec![one(Action::VoidRereserved)],
         ReturnStep::Keep { units, timeout_seconds } => {
             // Whatever the capacity is now: it is taken from what the account has.
@@ -126,7 +136,7 @@ fn chain_of(back: &GiveBack<Arc<Account>>) -> Chain {
             smallvec![one(void), one(Action::Rereserve(hold))]
         }
     };
-    Chain { lease: name.clone(), keep: Keep::ForCompletion, transfers }
+    Ok(Chain { lease: name.clone(), keep: Keep::ForCompletion, transfers })
 }
 
 fn landed(answer: &Result<Outcome, LedgerError>) -> Landed {

@@ -7,13 +7,12 @@ use ahash::AHashMap;
 
 use super::{Limit, Outside, Parts, Reply, Times, Todo};
 use crate::ledger::slabs::demand::Demand;
-use crate::ledger::slabs::times::LoanTimes;
+use crate::ledger::slabs::slab::Slab;
 use crate::limit::LeaseBits;
 
 /// What was lent of one limit.
 #[derive(Debug)]
 pub(super) struct Loans {
-    times: LoanTimes,
     /// By the name of the slab that the sidecar asked for.
     open: AHashMap<LeaseBits, OpenLoan>,
     /// How often slabs were asked for.
@@ -48,13 +47,22 @@ pub enum Lend {
     NotLent,
     /// Somebody else's answer is about to come: ask again then.
     Wait,
-    /// The ledger refused as much a moment ago.
-    Full,
+    /// The ledger refused as much a moment ago; fewer may still fit.
+    Refused,
+    /// It refused even one unit, and is asked again in so long.
+    Full {
+        for_ms: u64,
+    },
 }
 
 impl Loans {
-    pub(super) fn new(times: LoanTimes, demand_ms: u64) -> Self {
-        Self { times, open: AHashMap::new(), asks: Demand::new(demand_ms), looks_at_ms: None }
+    pub(super) fn new(times: Times) -> Self {
+        Self { open: AHashMap::new(), asks: Demand::new(times.demand_ms), looks_at_ms: None }
+    }
+
+    /// Whether nothing would be lost by forgetting it.
+    pub(super) fn is_idle(&mut self, now_ms: u64) -> bool {
+        self.open.is_empty() && self.asks.during_last_life(now_ms) == 0
     }
 }
 
@@ -71,7 +79,7 @@ impl Limit {
         // The sidecar has read its own clock before it asked, so it hands out nothing later than a loan's time after this.
         let now_ms = outside.now_ms();
         let Some(loans) = &mut self.loans else { return (Lend::NotLent, Todo::default()) };
-        let for_ms = loans.times.loan_ms;
+        let for_ms = self.rules.times.loan_ms();
         if let Some(loan) = loans.open.get(&name) {
             return (Lend::Lent { units: loan.units(), for_ms }, Todo::default());
         }
@@ -79,8 +87,11 @@ impl Limit {
         if self.open.is_empty() && self.asking.is_none() && !self.pays_to_lend(now_ms) {
             return (Lend::NotLent, Todo::default());
         }
-        let (reply, mut todo) =
-            if up_to { self.request_up_to(units, outside) } else { self.request(units, waits, outside) };
+        let (reply, mut todo) = if up_to {
+            self.request_up_to(units, waits, outside)
+        } else {
+            self.request(units, waits, outside)
+        };
         let lend = match reply {
             Reply::Aside(parts) => {
                 // The clock shows whole milliseconds.
@@ -95,13 +106,14 @@ impl Limit {
                 Lend::Ledger
             }
             Reply::Wait => Lend::Wait,
-            Reply::Full => Lend::Full,
+            Reply::Full if self.is_full(now_ms) => Lend::Full { for_ms: self.full.until_ms - now_ms },
+            Reply::Full => Lend::Refused,
         };
         (lend, todo)
     }
 
     /// As many units as the slabs have, if they have any.
-    fn request_up_to(&mut self, units: u64, outside: &mut impl Outside) -> (Reply, Todo) {
+    fn request_up_to(&mut self, units: u64, waits: u32, outside: &mut impl Outside) -> (Reply, Todo) {
         let mut todo = Todo::default();
         let (parts, _, now_ms) = self.draw(units, outside, &mut todo);
         todo.ask = self.next_ask(now_ms, outside);
@@ -110,6 +122,9 @@ impl Limit {
         }
         if self.is_full(now_ms) {
             return (Reply::Full, todo);
+        }
+        if self.should_wait(1, waits, now_ms) {
+            return (Reply::Wait, todo);
         }
         self.asking_alone += 1;
         self.count_requests(1, now_ms);
@@ -121,10 +136,8 @@ impl Limit {
     pub fn end_loan(&mut self, name: LeaseBits, spent: u64, last_ago_ms: u64, now_ms: u64) -> Todo {
         let mut todo = Todo::default();
         let Some(loan) = self.loans.as_mut().and_then(|loans| loans.open.remove(&name)) else { return todo };
-        let last_ms = (now_ms + 2).saturating_sub(last_ago_ms).min(loan.ends_at_ms);
-        self.settle_loan(&loan, spent, last_ms);
+        self.settle_loan(&loan, spent, (now_ms + 2).saturating_sub(last_ago_ms));
         self.end_slabs(now_ms, &mut todo);
-        todo.wake = spent < loan.units();
         todo
     }
 
@@ -143,21 +156,22 @@ impl Limit {
         }
     }
 
-    /// Those who should have told by now have spent everything.
-    pub(super) fn end_overdue_loans(&mut self, now_ms: u64, todo: &mut Todo) {
+    /// Those who should have told by now have spent everything: not after the end of the loan, but a sidecar whose clock stood
+    /// still for a moment with its machine is forgiven if that costs nothing more.
+    pub(super) fn end_overdue_loans(&mut self, now_ms: u64) {
         let Some(loans) = &mut self.loans else { return };
-        let overdue_ms = loans.times.overdue_ms;
-        let is_overdue = |serial: u64| {
-            let slab = self.open.iter().find(|slab| slab.serial == serial);
-            slab.is_some_and(|slab| now_ms >= slab.ends_at_ms + overdue_ms)
-        };
+        let overdue_ms = self.rules.times.overdue_ms();
+        let is_late = |slab: &Slab| slab.aside > 0 && now_ms >= slab.ends_at_ms + overdue_ms;
+        if !self.open.iter().any(is_late) {
+            return;
+        }
+        let is_overdue = |serial: u64| self.open.iter().any(|slab| slab.serial == serial && is_late(slab));
         let overdue = |loan: &mut OpenLoan| loan.parts.iter().any(|part| is_overdue(part.serial));
         let gone: Vec<OpenLoan> =
             loans.open.extract_if(|_, loan| overdue(loan)).map(|(_, loan)| loan).collect();
         for loan in &gone {
-            self.settle_loan(loan, loan.units(), loan.ends_at_ms);
+            self.settle_loan(loan, loan.units(), loan.ends_at_ms.max(now_ms));
         }
-        self.end_slabs(now_ms, todo);
     }
 
     /// When overdue loans are to be looked for, unless that is known already.
@@ -166,7 +180,7 @@ impl Limit {
         if loans.looks_at_ms.is_some_and(|at_ms| at_ms > now_ms) {
             return None;
         }
-        let overdue_ms = loans.times.overdue_ms;
+        let overdue_ms = self.rules.times.overdue_ms();
         let lent = self.open.iter().filter(|slab| slab.aside > 0);
         loans.looks_at_ms = lent.map(|slab| slab.ends_at_ms + overdue_ms).min();
         loans.looks_at_ms
@@ -174,13 +188,15 @@ impl Limit {
 
     /// Whether enough sidecars ask. A limit that is handed out here has no such bound.
     pub(super) fn pays_to_lend(&mut self, now_ms: u64) -> bool {
-        self.loans.as_mut().is_none_or(|loans| loans.asks.during_last_life(now_ms) >= loans.times.lends_from)
+        let Some((loans, lends_from)) = self.loans.as_mut().zip(self.rules.times.lends_from) else {
+            return true;
+        };
+        loans.asks.during_last_life(now_ms) >= u64::from(lends_from.get())
     }
 
     /// The window is another one; what was lent stays so.
     pub(super) fn loans_follow(&mut self, times: Times) {
-        if let (Some(loans), Some(loan_times)) = (&mut self.loans, times.loans) {
-            loans.times = loan_times;
+        if let Some(loans) = &mut self.loans {
             loans.asks = Demand::new(times.demand_ms);
         }
     }

@@ -3,6 +3,7 @@
 use super::{Ask, Asking, Full, Limit, OPEN_AT_HUB_MAX, OPEN_MAX, Outside, Todo, Took, WAITS_MAX};
 use crate::ledger::Lender;
 use crate::ledger::slabs::slab::Slab;
+use crate::ledger::slabs::times::Times;
 
 /// A slab is never more than this part of the capacity.
 const SLABS_PER_CAPACITY: u64 = 20;
@@ -23,10 +24,7 @@ impl Limit {
         if self.open.len() >= open_max || !self.pays_to_lend(now_ms) {
             return None;
         }
-        let amount = self.size(now_ms);
-        if amount < UNITS_MIN {
-            return None;
-        }
+        let amount = self.size(now_ms)?;
         let life_ms = self.slab_ms;
         // Twice what an ask takes, because it may take longer than the last ones.
         let lead_ms = (self.ask_takes_ms * 2 + 1).min(life_ms / 2);
@@ -45,12 +43,17 @@ impl Limit {
     }
 
     /// What was admitted here during the last life and a quarter more, but no more than a twentieth of the capacity. For a slab that
-    /// is handed out for a part of a life only, as much less.
-    fn size(&mut self, now_ms: u64) -> u64 {
-        let admitted = u128::from(self.demand.during_last_life(now_ms));
-        let part = admitted * u128::from(self.slab_ms) / u128::from(self.rules.times.demand_ms);
-        let admitted = u64::try_from(part).unwrap_or(u64::MAX);
-        admitted.saturating_add(admitted / 4).min(self.rules.capacity / SLABS_PER_CAPACITY)
+    /// is handed out for a part of a life only, as much less. `None` if that is too little for a slab.
+    fn size(&mut self, now_ms: u64) -> Option<u64> {
+        let and_a_quarter = |units: u64| units.saturating_add(units / 4);
+        let admitted = self.demand.during_last_life(now_ms);
+        let most = self.rules.capacity / SLABS_PER_CAPACITY;
+        if and_a_quarter(admitted).min(most) < UNITS_MIN {
+            return None;
+        }
+        let part = u128::from(admitted) * u128::from(self.slab_ms) / u128::from(self.rules.times.demand_ms);
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        Some(and_a_quarter(part).clamp(UNITS_MIN, most))
     }
 
     /// `now_ms` was read before the ledger is asked: it is T.
@@ -106,6 +109,10 @@ impl Limit {
                 self.full = Full::default();
                 let life_ms = loan.for_ms.min(asking.times.life_ms);
                 self.open_slab(asking, loan.units, (Some(loan.lender), life_ms), now_ms, &mut todo);
+            }
+            Took::Full { for_ms } => {
+                let Times { full_ms, pause_ms_max, .. } = self.rules.times;
+                self.set_full_for(1, for_ms.min(full_ms.max(pause_ms_max)), now_ms);
             }
             Took::Refused => {
                 self.set_full(asking.amount, now_ms);

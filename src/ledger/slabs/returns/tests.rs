@@ -1,6 +1,7 @@
 //! What goes back when, and under which step.
 
 use super::*;
+use crate::limit::LimitId;
 
 fn ended(taken: u64, spent: u64, free_at_ms: u64) -> Ended {
     Ended { name: LeaseId::fresh(1, u128::from(taken)), up_to: false, taken, spent, free_at_ms, loan: None }
@@ -87,4 +88,11 @@ fn beyond_the_bound_the_ledgers_timeout_does_it() {
     returns.add("a", ended(9, 0, 60_000), 0);
     returns.add("a", ended(8, 1, 60_000), 0);
     assert_eq!(returns.len(), 4, "what nobody spent always goes back");
+}
+
+/// What the bound of those that wait is counted with.
+#[test]
+fn what_waits_takes_as_much_as_was_counted() {
+    let one = size_of::<((u64, u64), Return<(LimitId, std::sync::Arc<crate::ledger::Account>)>)>();
+    assert!(one <= 144, "{one}");
 }

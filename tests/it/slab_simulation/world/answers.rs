@@ -24,11 +24,9 @@ impl World<'_> {
             }
             return Ok(());
         };
-        if let (true, Outcome::Lent { .. }, Some(chain)) = (is_second, &outcome, left_behind) {
-            // The sending that was lost may have been applied.
-            self.void_left_behind(index, chain);
+        if is_second && matches!(outcome, Outcome::Lent { .. } | Outcome::Full { .. }) {
+            return Err("only the ledger knows what became of a sending that was lost".to_owned());
         }
-        let instance = &mut self.instances[index];
         match call {
             Call::GiveBack(back) => {
                 let landed = match outcome {
@@ -37,7 +35,7 @@ impl World<'_> {
                         return Err(format!("instance {index} gave back what was never there: {outcome:?}"));
                     }
                     Outcome::Refused { code: Code::Expired, .. } => Landed::Gone,
-                    Outcome::Refused { .. } | Outcome::Lent { .. } => {
+                    Outcome::Refused { .. } | Outcome::Lent { .. } | Outcome::Full { .. } => {
                         return Err(format!("instance {index} gave back in vain: {outcome:?}"));
                     }
                 };
@@ -50,6 +48,7 @@ impl World<'_> {
                         Took::Lent(Loan { units, for_ms, lender: Lender(hub as u32) })
                     }
                     Outcome::Refused { code: Code::ExceedsCredits, .. } if !up_to => Took::Refused,
+                    Outcome::Full { for_ms } => Took::Full { for_ms },
                     Outcome::Refused { code: Code::LimitDecreasing, .. } => Took::Nothing,
                     // Names are fresh, so an answer that says otherwise would be believed.
                     Outcome::DoneBefore { took, .. } => Took::Units(took[0]),
@@ -82,7 +81,9 @@ impl World<'_> {
                         self.end_id(index, &request, Some(false));
                     }
                     Outcome::DoneBefore { .. } => return Err("two requests had one name".to_owned()),
-                    Outcome::Lent { .. } => return Err("a request was lent something".to_owned()),
+                    Outcome::Lent { .. } | Outcome::Full { .. } => {
+                        return Err("a request was answered like a slab".to_owned());
+                    }
                 }
             }
         }

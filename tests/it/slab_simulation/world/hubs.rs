@@ -43,7 +43,7 @@ impl Hub {
 pub struct Via {
     pub(super) hub: usize,
     epoch: u32,
-    stream: u32,
+    pub(super) stream: u32,
 }
 
 impl World<'_> {
@@ -175,7 +175,8 @@ impl World<'_> {
             let instance = &mut self.instances[index];
             if instance.calls.contains_key(&call) {
                 if !sent.is_second {
-                    self.send_to_hub(index, call, Sent { is_second: true, ..sent }, self.now_us);
+                    let again = Sent { is_second: true, is_slab: false, ..sent };
+                    self.send_to_hub(index, call, again, self.now_us);
                 }
             } else if let Some(chain) = instance.left_behind.remove(&call) {
                 // Its caller has left, and nobody else knows its name.

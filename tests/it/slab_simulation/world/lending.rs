@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 
 use sluice::ledger::slabs::core::{Aside, Asks, Core, LendDecision, Need, Settled};
-use sluice::ledger::slabs::limit::{Outside, Rules, Took};
+use sluice::ledger::slabs::limit::{Rules, Took};
 use sluice::ledger::slabs::returns::{Landed, Number};
 use sluice::ledger::slabs::slab::EndedLoan;
 use sluice::ledger::slabs::times::Times;
@@ -36,7 +36,7 @@ pub struct Lender {
     /// Takes that were answered too late: given back when they land.
     left_behind: HashMap<u64, Transfer>,
     /// What went to the ledger for one sidecar alone.
-    asides: HashMap<(usize, u64), Aside>,
+    asides: HashMap<(usize, u64, u32), Aside>,
     waiting: Vec<(Waiting, CountedSubscription)>,
     wakes_at_us: Option<u64>,
 }
@@ -81,11 +81,17 @@ impl World<'_> {
         let times = Times::of_lender(window, self.plan.lends_from).unwrap();
         let need =
             Need { limit: limit_id(limit), account: limit, units: amount, rules: Rules { capacity, times } };
+        let stands_still = !self.plan.is_calm && self.rng.u8(0..100) == 0;
+        let pause = stands_still.then(|| (self.rng.u32(0..4), self.rng.u64(1_000..300_000)));
         let lender = &mut self.hubs[hub].lender;
         lender.clock.now_us = lender.clock.now_us.max(self.now_us);
+        lender.clock.pause = pause;
         let mut asks = Asks::new();
         let name = LeaseBits::new(lease);
         let decision = lender.core.lend(&need, name, up_to, waits, &mut lender.clock, &mut asks);
+        lender.clock.pause = None;
+        let stood_until_us = lender.clock.now_us;
+        self.hubs[hub].paused_until_us = self.hubs[hub].paused_until_us.max(stood_until_us);
         self.send_own_asks(hub, asks);
         match decision {
             LendDecision::Lent { units, for_ms } => {
@@ -93,10 +99,8 @@ impl World<'_> {
                 self.note(|| format!("hub {hub} lends {units} of {limit} to {}", asker.instance));
                 self.say(asker, Outcome::Lent { hub, units, for_ms });
             }
-            LendDecision::Full if up_to => {
-                self.say(asker, Outcome::Done { at_us: self.now_us, took: vec![0] });
-            }
-            LendDecision::Full => {
+            LendDecision::Full { for_ms } => self.say(asker, Outcome::Full { for_ms }),
+            LendDecision::Refused => {
                 self.say(asker, Outcome::Refused { index: 0, code: Code::ExceedsCredits });
             }
             LendDecision::Wait(subscription) => {
@@ -104,7 +108,7 @@ impl World<'_> {
                 self.hubs[hub].lender.waiting.push((waiting, subscription));
             }
             LendDecision::Ledger(aside) => {
-                self.hubs[hub].lender.asides.insert((asker.instance, asker.call), aside);
+                self.hubs[hub].lender.asides.insert((asker.instance, asker.call, asker.via.stream), aside);
                 self.deliver(asker, chain);
             }
             LendDecision::NotLent => self.deliver(asker, chain),
@@ -112,7 +116,16 @@ impl World<'_> {
         self.hub_goes_on(hub);
     }
 
-    /// The hub answers without the ledger.
+    /// Limits that are idle are forgotten.
+    pub(super) fn sweep_hubs(&mut self) {
+        for hub in &mut self.hubs {
+            let lender = &mut hub.lender;
+            lender.clock.now_us = lender.clock.now_us.max(self.now_us);
+            lender.core.sweep(&mut lender.clock);
+        }
+    }
+
+    /// The hub answers without the ledger, when it goes on if it stood still.
     fn say(&mut self, asker: Asker, outcome: Outcome) {
         let Asker { instance, epoch, call, via } = asker;
         self.at(self.now_us, Happening::AtHub { instance, epoch, call, via, what: AtHub::Done(outcome) });
@@ -122,7 +135,9 @@ impl World<'_> {
     pub(super) fn settle_lender(&mut self, asker: Asker, outcome: &Outcome) {
         let hub = asker.via.hub;
         let lender = &mut self.hubs[hub].lender;
-        let Some(mut aside) = lender.asides.remove(&(asker.instance, asker.call)) else { return };
+        let Some(mut aside) = lender.asides.remove(&(asker.instance, asker.call, asker.via.stream)) else {
+            return;
+        };
         let refused = Settled::Refused { needs: BitSet::one(0) };
         let settled = match outcome {
             Outcome::Done { took, .. } | Outcome::DoneBefore { took, .. } => {
@@ -130,7 +145,7 @@ impl World<'_> {
                 if took[0] == 0 { refused } else { Settled::Admitted }
             }
             Outcome::Refused { code: Code::ExceedsCredits, .. } => refused,
-            Outcome::Refused { .. } | Outcome::Lent { .. } => Settled::Failed,
+            Outcome::Refused { .. } | Outcome::Lent { .. } | Outcome::Full { .. } => Settled::Failed,
         };
         lender.clock.now_us = lender.clock.now_us.max(self.now_us);
         lender.core.settle(aside, settled, &mut lender.clock);
@@ -288,8 +303,9 @@ impl World<'_> {
                 .note(|| format!("{index} never tells hub {hub} of a loan, of which {spent} were spent"));
         }
         let wait_us = self.rng.u64(0..=loan.tell_within_ms * 1_000);
-        let clock = &mut self.instances[index].clock;
-        let last_ago_ms = (clock.now_ms() + wait_us / 1_000).saturating_sub(loan.last_ms);
+        let clock = &self.instances[index].clock;
+        let sent_ms = (clock.now_us.max(self.now_us) + wait_us + clock.offset_us) / 1_000;
+        let last_ago_ms = sent_ms.saturating_sub(loan.last_ms);
         self.note(|| format!("{index} tells hub {hub} of a loan: {spent} spent, {last_ago_ms} ms ago"));
         let what = HubHappening::LoanEnd { limit, name: name.bits(), spent, last_ago_ms };
         let cut_until_us = self.hubs[hub].cut_until_us(index).0;

@@ -49,7 +49,10 @@ impl World<'_> {
                     instance.core.close(&mut instance.clock, |other| other == limit_id(limit));
                 }
             }
-            Event::Sweep { .. } => instance.core.sweep(&mut instance.clock),
+            Event::Sweep { .. } => {
+                instance.core.sweep(&mut instance.clock);
+                self.sweep_hubs();
+            }
             _ => {}
         }
     }

@@ -57,7 +57,8 @@ fn parts_of_a_slab_are_lent_until_it_is_spent() {
     assert_eq!((limit.held(), limit.loans()), (125, 2));
     let up_to = limit.lend(LeaseBits::new(5), 60, true, 0, &mut At(21)).0;
     assert_eq!(up_to, lent(25), "as much as there is");
-    assert_eq!(limit.lend(LeaseBits::new(6), 60, true, 9, &mut At(22)).0, Lend::Ledger);
+    let (ask, todo) = limit.lend(LeaseBits::new(6), 60, true, 0, &mut At(22));
+    assert_eq!((ask, limit.loans()), (Lend::Wait, 3), "the next slab was asked for: {todo:?}");
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn a_sidecar_that_never_tells_has_spent_all_in_the_last_moment() {
     assert_eq!(limit.tick(459).ended.len(), 0);
     let todo = limit.tick(460);
     let [Ended { taken: 125, spent: 30, free_at_ms, .. }] = todo.ended[..] else { panic!("{todo:?}") };
-    assert_eq!(free_at_ms, 12 + 100 + 1 + 10_000 + 1);
+    assert_eq!(free_at_ms, 460 + 10_000 + 1, "and a moment more costs nothing");
     assert_eq!((todo.tick_at_ms, limit.loans()), (None, 0));
     assert_eq!(end(&mut limit, 3, 0, 0, 470), [], "too late");
     assert_eq!(limit.counts.handed_out, 30);
@@ -95,11 +96,10 @@ fn nobody_is_believed_more_than_can_be_true() {
     let _ = lend(&mut limit, 3, 30, 12);
     assert_eq!(end(&mut limit, 3, u64::MAX, u64::MAX, 13), []);
     assert_eq!(limit.counts.handed_out, 30, "no more than it had");
+    assert_eq!(end(&mut limit, 77, 1, 0, 14), [], "nobody was lent that");
     let _ = lend(&mut limit, 4, 30, 14);
-    // It tells a minute later that it was just now.
-    let ended = end(&mut limit, 4, 1, 0, 60_000);
-    assert_eq!(ended[0].free_at_ms, 14 + 100 + 1 + 10_000 + 1, "nothing is handed out of what is over");
-    assert_eq!(end(&mut limit, 77, 1, 0, 60_000), [], "nobody was lent that");
+    let ended = end(&mut limit, 4, 1, 0, 61);
+    assert_eq!(ended[0].free_at_ms, 63 + 10_000 + 1);
 }
 
 #[test]
@@ -120,6 +120,57 @@ fn what_is_closed_is_not_lent_and_waits_for_its_loans() {
     assert_ne!(lend(&mut limit, 4, 10, 20).0, Lend::Lent { units: 10, for_ms: 100 });
     let ended = end(&mut limit, 3, 0, 0, 25);
     assert_eq!(ended.iter().map(|it| (it.taken, it.spent)).collect::<Vec<_>>(), [(125, 0)]);
+}
+
+#[test]
+fn a_limit_that_is_full_is_said_to_be_for_as_long_as_the_ledger_is_not_asked() {
+    let mut limit = with_slab();
+    let (_, todo) = lend(&mut limit, 3, 125, 12);
+    assert!(todo.ask.is_some(), "nothing is left");
+    // All or nothing did not fit, and then there is nothing at all: for a hundredth of the window, which is 100 ms.
+    let todo = limit.took(Took::Refused, &mut At(14));
+    assert!(todo.ask.is_some_and(|ask| ask.up_to));
+    assert_eq!(lend(&mut limit, 5, 1_000, 15).0, Lend::Refused, "fewer may fit");
+    let _ = limit.took(Took::Units(0), &mut At(20));
+    for up_to in [false, true] {
+        let lend = limit.lend(LeaseBits::new(6), 10, up_to, 0, &mut At(50)).0;
+        assert_eq!(lend, Lend::Full { for_ms: 70 }, "{up_to}");
+    }
+}
+
+#[test]
+fn a_sidecar_that_hears_that_a_limit_is_full_believes_it_no_longer_than_its_hub() {
+    use crate::ledger::slabs::limit::Reply;
+    let mut limit = Limit::new(Rules { capacity: 10_000, times: Times::of(WINDOW_SECONDS).unwrap() });
+    let _ = limit.request(400, 0, &mut At(0));
+    let _ = limit.admitted(&[], 400, 0);
+    let (_, todo) = limit.request(1, 0, &mut At(10));
+    assert!(todo.ask.is_some());
+    let _ = limit.took(Took::Full { for_ms: 30 }, &mut At(20));
+    assert_eq!(limit.request(1, 0, &mut At(49)).0, Reply::Full);
+    let (reply, todo) = limit.request(1, 0, &mut At(50));
+    assert_eq!((reply, todo.ask.map(|ask| ask.up_to)), (Reply::Wait, Some(true)));
+    let _ = limit.took(Took::Full { for_ms: u64::MAX }, &mut At(60));
+    assert_eq!(limit.request(1, 0, &mut At(254)).0, Reply::Full);
+    assert_ne!(limit.request(1, 0, &mut At(256)).0, Reply::Full, "nobody is believed for ever");
+}
+
+/// Few admissions in a life, and fewer in a loan: it still has slabs.
+#[test]
+fn a_sidecar_with_few_admissions_goes_on_borrowing() {
+    use crate::ledger::{Lender, Loan};
+    let mut limit = Limit::new(Rules { capacity: 10_000, times: Times::of(WINDOW_SECONDS).unwrap() });
+    let _ = limit.request(3, 0, &mut At(0));
+    let _ = limit.admitted(&[], 3, 0);
+    let loan = Loan { units: 3, for_ms: 100, lender: Lender(0) };
+    assert_eq!(limit.request(1, 0, &mut At(10)).1.ask.map(|ask| ask.amount), Some(3));
+    let _ = limit.took(Took::Lent(loan), &mut At(11));
+    let _ = limit.tick(110);
+    assert_eq!(
+        limit.request(1, 0, &mut At(120)).1.ask.map(|ask| ask.amount),
+        Some(2),
+        "half of three is one"
+    );
 }
 
 /// A sidecar: what it was lent is handed out for as long as the hub says, and the next ask is for as long.
