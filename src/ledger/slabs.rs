@@ -56,7 +56,7 @@
 //!    of it is over: its sidecar has told how much it has spent, or was taken to have spent all. A sidecar tells when its slab has ended,
 //!    so what it says is final.
 //! 4. *The void of what was spent*, one window after the last hand-out that the hub knows of. For a loan of which nothing was told,
-//!    that is H + l. A sidecar that tells says how long ago its last hand-out was, by its own clock, when it sends that. The message takes
+//!    that is when it was found to be overdue, which is later than H + l. A sidecar that tells says how long ago its last hand-out was, by its own clock, when it sends that. The message takes
 //!    a while, so on the hub's clock the hand-out was at least as long ago when it comes; two milliseconds are added because both
 //!    clocks show whole ones.
 //!
@@ -65,7 +65,8 @@
 //!
 //! What can go wrong with loans, beside what can with slabs: *an ask or an answer that is late* makes the loan shorter, because the sidecar
 //! counts from before it asked. *An answer that is lost* leaves a loan that nobody knows of; it is overdue in the end, and counts as
-//! spent. *A message that is lost* the same. *An ask that is sent twice* gets the same loan, or a second one beside the first. *A hub
+//! spent. So does a loan whose end is told in *a message that is lost*. *An ask that is sent again* because its stream was lost goes to the ledger, which alone
+//! knows what became of the first sending; if that was lent something, it is a loan that nobody knows of. *A hub
 //! that crashes* gives nothing back; the ledger's timeout does, after the last loan has ended. Another hub, or the next process, knows none of its loans and ignores what
 //! it hears of them.
 //!
