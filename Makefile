@@ -10,7 +10,7 @@ LOCKED := $(if $(CI),--locked)
 WITH_TOOLS := source .tools/env &&
 # Tests that load several servers or a browser at once, or whose bounds are short: each has the machine to itself. The others mostly wait,
 # so that four at a time take little more than half as long as two.
-ALONE := browser:: slab_fleet:: tigerbeetle_faults:: tigerbeetle_sessions:: hub_fleet:: hub_lending::no_window hub_faults::on_tigerbeetle::
+ALONE := browser:: slab_fleet:: tigerbeetle_faults:: tigerbeetle_sessions:: hub_fleet:: hub_lending:: hub_faults::on_tigerbeetle::
 
 .PHONY: help
 help: ## this list

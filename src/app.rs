@@ -261,7 +261,7 @@ impl App {
     /// 2. the queue closes: those who wait and those who watch would hold up the calls;
     /// 3. the gRPC port finishes its calls, and only then
     /// 4. the completions that their callers did not wait for: a call that finishes may start one;
-    /// 5. sidecars are sent to other hubs, and get their last answers;
+    /// 5. sidecars are sent to other hubs, get their last answers, and what they were lent and did not spend is given back;
     /// 6. the ledger lands its last batch: the other way round, a call in flight would find no ledger and an admitted
     ///    request would be answered as an error;
     /// 7. the traces of all that are sent;

@@ -231,8 +231,14 @@ async fn answer(
     mut request: Request<Incoming>,
 ) -> Result<Response<tonic::body::Body>, Infallible> {
     if hub.token.as_ref().is_some_and(|token| !token.is_in(request.headers())) {
-        let text = "this hub needs a token, as `authorization: Bearer <token>`: a sidecar has it from ledger.token_file \
-                    or SLUICE_LEDGER_TOKEN";
+        let what = if request.headers().contains_key(http::header::AUTHORIZATION) {
+            "this hub has another token than the one that came"
+        } else {
+            "this hub needs a token"
+        };
+        let text = format!(
+            "{what}, as `authorization: Bearer <token>`: a sidecar has it from ledger.token_file or SLUICE_LEDGER_TOKEN"
+        );
         return Ok(Status::unauthenticated(text).into_http());
     }
     match connection.call(STREAM_BYTES) {

@@ -81,7 +81,7 @@ impl HubPort {
         Arc::clone(&self.hub)
     }
 
-    /// Sidecars are sent elsewhere, and what they asked is answered.
+    /// Sidecars are sent elsewhere, what they asked is answered, and what was lent and not spent is given back.
     pub(super) async fn leave(&self, within: Duration) {
         self.hub.leave(within).await;
         self.stop.cancel();

@@ -56,7 +56,7 @@
 //!    of it is over: its sidecar has told how much it has spent, or was taken to have spent all. A sidecar tells when its slab has ended,
 //!    so what it says is final.
 //! 4. *The void of what was spent*, one window after the last hand-out that the hub knows of. For a loan of which nothing was told,
-//!    that is when it was found to be overdue, which is later than H + l. A sidecar that tells says how long ago its last hand-out was, by its own clock, when it sends that. The message takes
+//!    that is when it was found to be overdue, or H + l if that is later. A sidecar that tells says how long ago its last hand-out was, by its own clock, when it sends that. The message takes
 //!    a while, so on the hub's clock the hand-out was at least as long ago when it comes; two milliseconds are added because both
 //!    clocks show whole ones.
 //!
@@ -95,7 +95,7 @@
 //! * **Clocks that can't be trusted.** Two things break what is assumed, for exact limits as much as for these, and nothing
 //!   here can notice them. A host may stop a virtual machine and resume it without telling its clock: then T + L comes
 //!   later than it should, and what is left of the slabs, a twentieth of the capacity each, is handed out although the
-//!   ledger's timeout has given it back. The second that is left over covers short stops, not a machine that is resumed from a
+//!   ledger's timeout has given it back. The second that is left over covers short stops (for what was lent, 0.3 to 0.5 s), not a machine that is resumed from a
 //!   snapshot. And TigerBeetle's time is the wall clock that its replicas agree on: if that is set forward, every
 //!   reservation ends earlier by as much.
 //! * **A capacity that is lowered.** The ledger lowers it only when that much is free, and refuses takes until then. Slabs

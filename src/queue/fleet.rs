@@ -63,6 +63,7 @@ pub(crate) fn read_join(
         let wrong = |what: String| format!("join.needs[{index}].{what}");
         let (kind, amount) = read_need(message).map_err(wrong)?;
         let overage = wire::read_overage(message.overage).map_err(wrong)?;
+        let capacity = wire::read_capacity(message.capacity).map_err(wrong)?;
         let account = account(&message.key);
         if needs.iter().any(|there| there.account.id == account.id) {
             return Err(wrong("key: is there twice".to_owned()));
@@ -71,7 +72,7 @@ pub(crate) fn read_join(
         if message.mean_hold_ms > 0 && kind.is_concurrency() {
             account.hints.saw_hold(message.mean_hold_ms.min(WAIT_SECONDS_MAX * 1000));
         }
-        let spec = Arc::new(LimitSpec::of_another(kind, message.capacity, overage));
+        let spec = Arc::new(LimitSpec::of_another(kind, capacity, overage));
         needs.push(Need { account, spec, amount });
     }
     let wants = join.needs.into_iter().map(|need| (Arc::from(need.key), need.amount)).collect();

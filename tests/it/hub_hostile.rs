@@ -208,14 +208,14 @@ async fn only_who_has_the_token_comes_in() {
     let token = Some(Secret::new("open sesame"));
     let hub =
         hub_on(LedgerUri::Memory).and_settings(move |settings| settings.hub.token = token).start().await;
-    for carried in [None, Some("open sesam")] {
+    let others = [(None, "this hub needs a token"), (Some("open sesam"), "this hub has another token")];
+    for (carried, expected) in others {
         let app = sidecar(LIMITS, &[&hub]);
         let app = app.and_settings(move |settings| settings.ledger.token = carried.map(Secret::new));
         let app = app.start().await;
         until("to be refused", async || {
             let answer = app.get("/readyz").await;
-            let is_so =
-                answer.status == 503 && answer.body.contains("Unauthenticated: this hub needs a token");
+            let is_so = answer.status == 503 && answer.body.contains(&format!("Unauthenticated: {expected}"));
             if is_so { Ok(()) } else { Err(answer.body) }
         })
         .await;

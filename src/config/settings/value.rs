@@ -126,6 +126,10 @@ impl FromStr for LedgerUri {
         };
         if let Some(rest) = text.strip_prefix("hub:") {
             let addresses = addresses_of(rest)?;
+            let is_again = |(n, address): &(usize, &String)| addresses[..*n].contains(address);
+            if let Some((_, address)) = addresses.iter().enumerate().find(is_again) {
+                return Err(wrong(&format!("has the hub {} twice", shown(address))));
+            }
             return match addresses.len() {
                 ..=HUBS_MAX => Ok(Self::Hub { addresses }),
                 count => Err(wrong(&format!("has {count} hubs; one sidecar can use {HUBS_MAX}"))),

@@ -45,6 +45,9 @@ const BYTES_PER_MESSAGE: usize = 256 << 10;
 /// A message of a hub: its answers are about as long as what was asked, and a schedule has at most 4096 steps.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// Of why the ledger of a hub can't be used. Hubs that use each other would make it longer with every look.
+const REASON_CHARS_MAX: usize = 400;
+
 /// Said of a hub that is about to go.
 const STOPPING: &str = "it is stopping";
 
@@ -105,7 +108,8 @@ async fn open<'s>(shared: &'s Arc<Shared>, peer: &'s Arc<Peer>) -> Result<Stream
         }
         None => timeout(OPEN_WITHIN, endpoint.connect()).await,
     };
-    let said = |status: tonic::Status| broken.why().unwrap_or_else(|| said(&status));
+    let has_tls = shared.options.tls.is_some();
+    let said = |status: tonic::Status| broken.why().unwrap_or_else(|| with_tls(said(&status), has_tls));
     let channel = connected.map_err(|_| late("no connection"))?.map_err(|error| cause(&error))?;
     let mut client = LedgerServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let (out, messages) = mpsc::channel(1);
@@ -201,10 +205,12 @@ impl Stream<'_> {
 
     /// What has gathered, as far as it fits; `None` if nothing of it is worth sending any more.
     fn message(&mut self) -> Option<pb::SidecarMessage> {
-        let loan_ends = self.tell_loan_ends();
+        let (loan_ends, mut bytes) = self.tell_loan_ends();
         let mut message = pb::SidecarMessage { loan_ends, ..Default::default() };
-        let (mut bytes, mut traced) = (0, Vec::new());
-        while bytes < BYTES_PER_MESSAGE
+        let mut traced = Vec::new();
+        // What is asked goes after all loans that were over before it: whoever is answered knows that they were heard of.
+        while self.loan_ends.is_empty()
+            && bytes < BYTES_PER_MESSAGE
             && let Some(outgoing) = self.next.pop_front()
         {
             if !self.peer.may_send(&outgoing) {
@@ -240,8 +246,8 @@ impl Stream<'_> {
         Some(message)
     }
 
-    /// The loans that are over, as many as fit: beside as many asks as fit, a message stays far below what a hub takes.
-    fn tell_loan_ends(&mut self) -> Vec<pb::LoanEnd> {
+    /// The loans that are over, as many as fit, and what they take of a message.
+    fn tell_loan_ends(&mut self) -> (Vec<pb::LoanEnd>, usize) {
         let now_ms = clock::monotonic_ms();
         let (mut told, mut bytes) = (Vec::new(), 0);
         while told.len() < wire::LOAN_ENDS_MAX
@@ -253,7 +259,7 @@ impl Stream<'_> {
             told.push(end);
         }
         self.tell_loans_at_ms = if self.loan_ends.is_empty() { u64::MAX } else { now_ms };
-        told
+        (told, bytes)
     }
 
     /// A message with asks for calls that have spans has one too.
@@ -282,7 +288,8 @@ impl Stream<'_> {
 
     fn note_status(&mut self, status: &pb::HubStatus) {
         self.is_leaving |= status.leaving;
-        let ready = if status.ready { Ok(()) } else { Err(format!("its {}", status.reason)) };
+        let reason = status.reason.chars().filter(|c| !c.is_control()).take(REASON_CHARS_MAX);
+        let ready = if status.ready { Ok(()) } else { Err(format!("its {}", reason.collect::<String>())) };
         let state = if self.is_leaving {
             PeerState::Away { why: STOPPING.to_owned() }
         } else {
@@ -290,6 +297,15 @@ impl Stream<'_> {
         };
         self.shared.note(self.peer, state);
     }
+}
+
+/// What is heard where only one side has TLS doesn't say so.
+fn with_tls(why: String, has_tls: bool) -> String {
+    let is_no_http = ["frame with invalid size", "broken pipe", "invalid preface"];
+    if !has_tls && is_no_http.iter().any(|text| why.contains(text)) {
+        return format!("{why}: this is no hub port, or the hub has TLS and `ledger.tls` is not set here");
+    }
+    why
 }
 
 /// What the hub said to a stream that it did not want, or why it can't be reached.

@@ -44,6 +44,9 @@ const LEASE_BYTES_MAX: usize = 128;
 /// A header of Envoy, which has at most 60 KiB, with every byte percent-encoded, and what stands around it.
 const KEY_BYTES_MAX: usize = 256 << 10;
 
+/// Half of 64 bits, so that sums and debts can't overflow.
+const CAPACITY_MAX: u64 = u64::MAX / 2;
+
 /// What this side says first.
 pub(crate) fn hello(name: &str) -> pb::Hello {
     let (name, version) = (name.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
@@ -159,7 +162,7 @@ fn read_transfer(
         Ok::<_, String>(Hold {
             amount: transfer.amount,
             lifetime_seconds: read_lifetime(transfer.lifetime_seconds)?,
-            capacity: transfer.capacity,
+            capacity: read_capacity(transfer.capacity)?,
             is_exact: true,
             overage: read_overage(transfer.overage)?,
         })
@@ -192,7 +195,7 @@ pub(crate) fn read_want(want: &pb::Want, account: &impl Fn(&str) -> Arc<Account>
     check_key(&want.key)?;
     Ok(Want {
         account: account(&want.key),
-        capacity: want.capacity,
+        capacity: read_capacity(want.capacity)?,
         overage: read_overage(want.overage)?,
         lifetime_seconds: read_lifetime(want.lifetime_seconds)?,
     })
@@ -223,6 +226,14 @@ fn check_key(key: &str) -> Result<(), String> {
         return Err(format!("key: must have 1 to {KEY_BYTES_MAX} bytes, and has {}", key.len()));
     }
     Ok(())
+}
+
+/// As large as files may say.
+pub(crate) fn read_capacity(capacity: u64) -> Result<u64, String> {
+    if capacity > CAPACITY_MAX {
+        return Err(format!("capacity: may be {CAPACITY_MAX}, and is {capacity}"));
+    }
+    Ok(capacity)
 }
 
 pub(crate) fn read_lifetime(seconds: u32) -> Result<NonZeroU32, String> {

@@ -257,9 +257,9 @@ impl<A: Clone, B: Notifier> Core<A, B> {
         let Counts { taken, handed_out, given_back } = entry.limit.counts;
         let before = std::mem::replace(&mut entry.counted, entry.limit.counts);
         for (counter, more) in [
-            (&self.units.taken, taken - before.taken),
-            (&self.units.handed_out, handed_out - before.handed_out),
-            (&self.units.given_back, given_back - before.given_back),
+            (&self.units.taken, taken.wrapping_sub(before.taken)),
+            (&self.units.handed_out, handed_out.wrapping_sub(before.handed_out)),
+            (&self.units.given_back, given_back.wrapping_sub(before.given_back)),
         ] {
             if more > 0 {
                 counter.inc_by(more);

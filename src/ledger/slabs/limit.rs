@@ -94,7 +94,7 @@ struct Full {
     until_ms: u64,
 }
 
-/// Units since the limit was first seen: taken = handed_out + given_back + held.
+/// Units since the limit was first seen: taken = handed_out + given_back + held. They wrap around like any counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub taken: u64,
@@ -230,7 +230,7 @@ impl Limit {
         let mut units = rest;
         for part in parts {
             self.slab(part.serial).hand_out(part.units);
-            self.counts.handed_out += part.units;
+            self.counts.handed_out = self.counts.handed_out.wrapping_add(part.units);
             units += part.units;
         }
         self.demand.add(units, now_ms);
@@ -308,7 +308,7 @@ impl Limit {
         while at < self.open.len() {
             if self.open[at].has_ended(now_ms) {
                 let slab = self.open.remove(at);
-                self.counts.given_back += slab.left;
+                self.counts.given_back = self.counts.given_back.wrapping_add(slab.left);
                 let is_wanted = slab.left > 0 && (slab.is_closed || now_ms < self.one_at_a_time_until_ms);
                 todo.ended.push(slab.end(is_wanted));
             } else {
@@ -331,7 +331,8 @@ impl Limit {
     fn set_full_for(&mut self, units: u64, pause_ms: u64, now_ms: u64) {
         let fewest = if now_ms < self.full.until_ms { self.full.from_units.min(units) } else { units };
         self.full = Full { from_units: fewest, until_ms: now_ms + pause_ms };
-        self.one_at_a_time_until_ms = now_ms + pause_ms * ONE_AT_A_TIME_PAUSES;
+        let least_ms = self.rules.times.full_ms;
+        self.one_at_a_time_until_ms = now_ms + pause_ms.max(least_ms) * ONE_AT_A_TIME_PAUSES;
     }
 
     /// Requests that the ledger is sent. Far from the limit they go together with others.

@@ -51,6 +51,10 @@ fn what_is_not_a_chain_is_named() {
     };
     type Change<'c> = &'c dyn Fn(&mut pb::Chain);
     let rows: &[(Change<'_>, &str)] = &[
+        (
+            &|it| it.transfers[0].capacity = 1 << 63,
+            "chain.transfers[0].capacity: may be 9223372036854775807, and is 9223372036854775808",
+        ),
         (&|it| it.lease.clear(), "chain.lease: must have 1 to 128 bytes, and has 0"),
         (&|it| it.lease = "x".repeat(129), "chain.lease: must have 1 to 128 bytes, and has 129"),
         (&|it| it.keep = 99, "chain.keep: 99 is none of those that this hub knows"),

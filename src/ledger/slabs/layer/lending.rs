@@ -59,6 +59,7 @@ impl<L: Ledger + 'static> Lending<L> {
         let shared = &self.shared;
         let is_on = shared.is_on.load(Ordering::Relaxed);
         let Some((need, up_to)) = need_of(chain, window_seconds).filter(|_| is_on) else {
+            shared.metrics.hub_slab_answers.ledger.inc();
             return shared.ledger.apply(chain).await.map(Lent::Applied);
         };
         let name = chain.lease.bits();

@@ -80,7 +80,8 @@ impl Limit {
         let now_ms = outside.now_ms();
         let Some(loans) = &mut self.loans else { return (Lend::NotLent, Todo::default()) };
         let for_ms = self.rules.times.loan_ms();
-        if let Some(loan) = loans.open.get(&name) {
+        if let Some(loan) = loans.open.get_mut(&name) {
+            loan.ends_at_ms = loan.ends_at_ms.max(now_ms + for_ms + 1);
             return (Lend::Lent { units: loan.units(), for_ms }, Todo::default());
         }
         loans.asks.add(u64::from(waits == 0), now_ms);
@@ -146,7 +147,7 @@ impl Limit {
         for part in &loan.parts {
             let of_part = part.units.min(spent);
             spent -= of_part;
-            self.counts.handed_out += of_part;
+            self.counts.handed_out = self.counts.handed_out.wrapping_add(of_part);
             let slab = self.slab(part.serial);
             slab.hand_out(of_part);
             slab.put_back(part.units - of_part);

@@ -158,7 +158,7 @@ impl Limit {
             self.no_slab_until_ms = now_ms + asking.times.life_ms * TOO_SLOW_LIVES;
         }
         self.next_serial += 1;
-        self.counts.taken += units;
+        self.counts.taken = self.counts.taken.wrapping_add(units);
         todo.tick_at_ms = Some(slab.ends_at_ms);
         self.open.push(slab);
         self.end_slabs(now_ms, todo);
